@@ -20,7 +20,14 @@ from holdfast.agent import Agent
 from holdfast.app import App, diagnostics
 from holdfast.chat import Chat
 from holdfast.core.records import State
-from holdfast.errors import ConfigError, McpLoginFailed, McpNeedsLogin, McpOutcomeUnknown, McpUnavailable
+from holdfast.errors import (
+    ConfigError,
+    LimitReached,
+    McpLoginFailed,
+    McpNeedsLogin,
+    McpOutcomeUnknown,
+    McpUnavailable,
+)
 from holdfast.mcp_servers import McpServer
 from holdfast.models.scripted import Call, ScriptedModel
 from holdfast.redaction import Secrets
@@ -444,6 +451,72 @@ async def test_a_caller_that_is_cancelled_takes_no_renewal_with_it(
     assert login.renewing is not None
     await login.renewing
     assert kept(home).access != before.access
+
+
+def let_it_end(home: str, in_ms: int) -> None:
+    """The token that is kept: as far as its file tells."""
+    now_ms = time.time_ns() // 1_000_000
+    LoginFile(home, "t").write(replace(kept(home), renewed_at=now_ms - 120_000, expires_at=now_ms + in_ms))
+
+
+async def _down(*_: Any) -> None:
+    raise RuntimeError("the authorization server is down")
+
+
+async def test_a_renewal_that_fails_while_the_token_still_counts_costs_no_call(
+    served: OAuthServer, home: str, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await log_in(at(served), home)
+    link = await ready(make(at(served)))
+    monkeypatch.setattr(served.provider, "load_refresh_token", _down)
+    let_it_end(home, 20_000)
+    assert "early" in await call(link, "echo", text="early")
+    assert kept(home).renewing, "it was tried"
+
+
+async def test_an_authorization_server_that_is_down_costs_no_call_that_is_under_way(
+    served: OAuthServer, home: str, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await log_in(at(served), home)
+    link = await ready(make(at(served)))
+    under_way = asyncio.ensure_future(call(link, "hang", text="long"))
+    await served.begun.wait()
+    with monkeypatch.context() as patched:
+        patched.setattr(served.provider, "load_refresh_token", _down)
+        let_it_end(home, -1)
+        with pytest.raises(McpUnavailable, match="echo was not called: its tokens could not be renewed"):
+            await call(link, "echo", text="late")
+    assert not under_way.done()
+    assert "again" in await call(link, "echo", text="again")
+    assert (link.connects, served.calls) == (1, ["long", "again"])
+    under_way.cancel()
+    await asyncio.wait([under_way])
+
+
+async def test_a_login_is_taken_though_no_thread_was_free_to_look_for_it(
+    served: OAuthServer, home: str, pool: SyncPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "LOGIN_LOOK_S", 0.05)
+    stuck = False
+    refused: list[bool] = []
+
+    async def run(work: Callable[[], Any]) -> Any:
+        if stuck:
+            refused.append(True)
+            raise LimitReached("abandoned threads", 64, 64, "a tool hangs")
+        return await pool.run(work)
+
+    link = Link(at(served), None, run, LoginPlace(home, Secrets()))
+    try:
+        await link.settled()
+        assert link.state == "needs_login"
+        stuck = True
+        await log_in(at(served), home)
+        await until(lambda: len(refused) > 2, BOUND_S)
+        stuck = False
+        await until(lambda: link.state == "ready", BOUND_S)
+    finally:
+        await link.close()
 
 
 async def test_a_disk_that_is_full_costs_no_token_and_one_that_fills_up_just_then_not_the_running_process(

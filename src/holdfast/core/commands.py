@@ -367,6 +367,7 @@ class Refuse(RunnerCommand):
     content: str
     denied: bool = False
     decision: str = ""  # as in StartCalls: what denied it
+    untrusted: bool = False  # it quotes what came from outside
 
     name = "refuse"
 

@@ -384,10 +384,20 @@ class Draft:
             self.taint(call.pos)
 
     def answer_synthetically(
-        self, call: Call, move: CallMove, kind: Synthetic, content: str, *, decision: str = "", **fields: Any
+        self,
+        call: Call,
+        move: CallMove,
+        kind: Synthetic,
+        content: str,
+        *,
+        decision: str = "",
+        untrusted: bool = False,
+        **fields: Any,
     ) -> None:
         moved = self.move(call, move, **fields)
-        result = ToolResult(call_id=call.id, name=call.name, content=content, error=True, synthetic=kind)
+        result = ToolResult(
+            call_id=call.id, name=call.name, content=content, error=True, synthetic=kind, untrusted=untrusted
+        )
         self.answer(moved, result, decision=decision)
         if moved.external is External.CHILD and moved.child_id and moved.state is CallState.CANCELLED:
             self.effects["stop_children"] = (*self.effects.get("stop_children", ()), moved.child_id)

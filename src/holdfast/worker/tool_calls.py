@@ -147,7 +147,8 @@ class ToolCalls:
             kind = "not active" if call.name in held.known_tools else "not a tool of this agent"
             away = held.shared.tool_servers.absence(held.agent, call.name)
             text = away or f"{call.name} is {kind}. Active tools: {names}."
-            return [cmd.Refuse(by=held.by, call_id=call.id, content=text)]
+            # Why a server is away, it says itself.
+            return [cmd.Refuse(by=held.by, call_id=call.id, content=text, untrusted=bool(away))]
         if part.cut:
             text = "The arguments were cut off before they were complete. Send the call again."
             return [cmd.Refuse(by=held.by, call_id=call.id, content=text)]

@@ -74,7 +74,9 @@ def delegate(draft: Draft, command: cmd.Delegate) -> None:
 def refuse_call(draft: Draft, command: cmd.Refuse) -> None:
     call = draft.call(command.call_id)
     move, kind = (CallMove.DENY, Synthetic.DENIED) if command.denied else (CallMove.REFUSE, Synthetic.REFUSED)
-    draft.answer_synthetically(call, move, kind, command.content, decision=command.decision)
+    draft.answer_synthetically(
+        call, move, kind, command.content, decision=command.decision, untrusted=command.untrusted
+    )
     draft.settle()
 
 
@@ -88,7 +90,8 @@ def record_outcome(draft: Draft, command: cmd.Outcome) -> None:
         draft.tell(journal.Noted(topic=SPENT, text=words, call_id=call.id, tokens=command.tokens, cost=command.cost))
     if command.unknown:
         starts_max = draft.limits.call_starts_max if command.again and draft.chat.state is State.RUNNING else 0
-        lose(draft, call, command.content, rerun=call.replay is not Replay.UNSAFE and call.starts < starts_max)
+        rerun = call.replay is not Replay.UNSAFE and call.starts < starts_max
+        lose(draft, call, command.content, rerun=rerun, untrusted=command.untrusted)
     else:
         moved = draft.move(call, CallMove.FINISH)
         result = ToolResult(
@@ -124,8 +127,9 @@ def keep(draft: Draft, command: cmd.Keep) -> None:
     draft.set(keepsakes=encode(kept).decode() if kept else "")
 
 
-def lose(draft: Draft, call: Call, why: str = "", *, rerun: bool) -> None:
+def lose(draft: Draft, call: Call, why: str = "", *, rerun: bool, untrusted: bool = False) -> None:
     """It was started, and no worker knows what came of it: it runs again, a person is asked, or the model is told.
+    `untrusted`: why, it says in words from outside.
 
     A stop asks no person: what it does not know it tells the model.
     """
@@ -137,4 +141,6 @@ def lose(draft: Draft, call: Call, why: str = "", *, rerun: bool) -> None:
         moved = draft.move(call, CallMove.DOUBT, external=External.QUESTION, question=question)
         draft.tell_of_call(moved, external=moved.external, question=moved.question)
     else:
-        draft.answer_synthetically(call, CallMove.LOSE, Synthetic.UNKNOWN, unknown_text(call, why))
+        draft.answer_synthetically(
+            call, CallMove.LOSE, Synthetic.UNKNOWN, unknown_text(call, why), untrusted=untrusted
+        )

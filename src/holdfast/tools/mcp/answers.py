@@ -5,7 +5,6 @@ would refuse must not get into a history. What a model cannot be shown is descri
 """
 
 import base64
-import binascii
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,6 +29,10 @@ class ServerAnswer(Frozen):
 
 class NotSent(Exception):
     """The server never had this request: it can be sent again, whatever it does."""
+
+
+class Unrenewed(NotSent):
+    """The server never had this request, for want of tokens: that says nothing about the server."""
 
 
 class LoginNeeded(Exception):
@@ -87,7 +90,7 @@ class _Files:
             return f"[{shown}: too large, or too many, to be shown]"
         try:
             base64.b64decode(data, validate=True)
-        except binascii.Error:
+        except ValueError:  # binascii.Error, and what is not ASCII at all
             return f"[{shown}: not shown, it is no base64]"
         self._room -= len(uri)
         self.taken.append(File(media_type=kind, uri=uri, name=name, size_bytes=_size(data)))
@@ -116,7 +119,7 @@ def _picture(data: str) -> str | None:
     """What kind of file its first bytes make it; None if it is none that a model is shown."""
     try:
         return media_type(base64.b64decode(data[:HEAD_CHARS], validate=True))
-    except binascii.Error:
+    except ValueError:
         return None
 
 

@@ -46,7 +46,15 @@ from holdfast.system.clock import dice
 from holdfast.system.processes import Children
 from holdfast.tools.base import Tool, ToolOutput
 from holdfast.tools.context import ToolContext
-from holdfast.tools.mcp.answers import ErrorAnswer, LoginNeeded, Lost, NotSent, ServerAnswer, UnreadableAnswer
+from holdfast.tools.mcp.answers import (
+    ErrorAnswer,
+    LoginNeeded,
+    Lost,
+    NotSent,
+    ServerAnswer,
+    UnreadableAnswer,
+    Unrenewed,
+)
 from holdfast.tools.mcp.prompts import ListedPrompt
 from holdfast.tools.mcp.tools import Listed, replay_of, tools_of
 
@@ -61,6 +69,7 @@ BACKOFF_S = 1.0
 BACKOFF_S_MAX = 60.0
 LOGIN_LOOK_S = 2.0  # between two looks for a login that a person may have given
 STEADY_S = 30.0  # a connection that held so long, or answered a call, was a good one
+LIST_PAUSE_S = 1.0  # between two lists: a server may say with each that it has changed
 REASON_CHARS_MAX = 2_000
 
 State = Literal["unused", "connecting", "ready", "away", "needs_login", "closed"]
@@ -105,6 +114,7 @@ class Link:
         self._doubted = False
         self._judgement = asyncio.Event()  # a doubt was cleared up, one way or the other
         self._ready_at = 0.0
+        self._listed_at = 0.0  # anew, for the last time
         self._failures = 0  # in a row
         self._reported: str | None = None  # why it is away, as the log has it
         self._proven = False  # this connection has answered a call
@@ -154,11 +164,11 @@ class Link:
             except LoginNeeded as error:
                 raise McpNeedsLogin(self.server.name, str(error)) from error
             except (NotSent, Lost) as error:
-                if last:
+                if last or isinstance(error, Unrenewed):
                     raise McpUnavailable(self.server.name, f"no prompt: {_story(wire, error)}") from error
                 await self._judged(wire)
             except ErrorAnswer as error:
-                raise McpError(self.server.name, f"{name}: {error}") from error
+                raise McpError(self.server.name, f"{name}: {error}"[:REASON_CHARS_MAX]) from error
         raise AssertionError("the second try either answers or raises")
 
     def absence(self) -> str:
@@ -231,7 +241,7 @@ class Link:
             except LoginNeeded as error:
                 raise McpNeedsLogin(self.server.name, f"{listed.name} was not called: {error}") from error
             except NotSent as error:
-                if last:
+                if last or isinstance(error, Unrenewed):
                     raise McpUnavailable(self.server.name, f"{listed.name} was not called: {error}") from error
                 await self._judged(wire)
             except Lost as error:
@@ -353,9 +363,12 @@ class Link:
             await self._list(wire)
             self._up(wire)
             await self._serve(wire)
-        finally:
+        except BaseException as error:
             self._down()
-            await _leave(stack)
+            if (why := await _left(stack, error)) is not error:
+                raise why from None
+            raise
+        finally:
             wire.closed.set()
 
     async def _open(self, stack: AsyncExitStack, wire: "McpWire") -> None:
@@ -403,16 +416,20 @@ class Link:
                 await self._ping(wire)
                 self._doubted = False
                 self._judgement.set()
-            if wire.stale:
-                wire.stale = False
+            pause_s = self._listed_at + LIST_PAUSE_S - _now() if wire.stale else None
+            if pause_s is not None and pause_s <= 0:
+                wire.stale, pause_s = False, None
                 await self._list_again(wire)
-            await self._stir.wait()
+                self._listed_at = _now()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._stir.wait()
             self._stir.clear()
 
     async def _ping(self, wire: "McpWire") -> None:
         try:
             async with asyncio.timeout(self.server.ping_s) as limit:
-                with suppress(ErrorAnswer):  # an answer all the same
+                with suppress(ErrorAnswer, Unrenewed):  # an answer all the same; or it could not even be asked
                     await wire.ping()
         except TimeoutError:
             if not limit.expired():
@@ -436,8 +453,8 @@ class Link:
         try:
             await self._list(wire)
         except (McpListTimeout, ErrorAnswer) as error:
-            self.last_error = str(error)
-            extra = {"action": "mcp_list_failed", "server": self.server.name, "error": str(error)}
+            self.last_error = str(error)[:REASON_CHARS_MAX]
+            extra = {"action": "mcp_list_failed", "server": self.server.name, "error": self.last_error}
             log.warning("list of tools", extra=extra)
             self._doubt()
 
@@ -480,7 +497,7 @@ class _Sent:
         self._tries += 1
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is NotSent:
+        if kind is not None and issubclass(kind, NotSent):
             self._tries -= 1
 
 
@@ -503,8 +520,20 @@ def _words(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-async def _leave(stack: AsyncExitStack) -> None:
-    """What a connection that is given up still raises tells nothing."""
-    with suppress(Exception):
+async def _left(stack: AsyncExitStack, error: BaseException) -> BaseException:
+    """Why it ended. What a connection that is given up still raises tells nothing, unless the SDK has cancelled us:
+    then something in there broke, no caller wants the keeper to end, and only on the way out it is told what it was.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    cancelled = isinstance(error, asyncio.CancelledError)
+    why: Exception = Lost("the session broke")
+    try:
         async with asyncio.timeout(CLOSE_S):
-            await stack.aclose()
+            await (stack.__aexit__(type(error), error, error.__traceback__) if cancelled else stack.aclose())
+    except asyncio.CancelledError:
+        if task.cancelling():
+            raise
+    except Exception as raised:  # noqa: BLE001  whatever it is
+        why = raised
+    return why if cancelled and not task.cancelling() else error

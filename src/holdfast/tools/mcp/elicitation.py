@@ -11,7 +11,7 @@ before that may be given again, so that a tool that asks twice comes to its end.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from math import isfinite
 from typing import Any
@@ -33,6 +33,8 @@ STORED_MAX = 700  # of the same, with what JSON adds: a chat keeps texts of 1,00
 PROBLEM_MAX = 150
 FIELDS_MAX = 12
 ASKED_MAX = 4  # in one call
+NOTES_MAX = 2 * ASKED_MAX  # of what a call asked: for the model
+ASKED_BYTES_MAX = 64 << 10  # of a question with its form, most of which no person is shown
 KEPT_MAX = 8  # questions of one server that a chat keeps
 EXACT_MAX = 1 << 53  # from there on a float may stand for another whole number than the person wrote
 _YES = {"yes": True, "y": True, "true": True, "no": False, "n": False, "false": False}
@@ -56,11 +58,13 @@ CANCEL = Reply(action="cancel")
 
 
 class Asker:
-    """For one call. `notes` is what the model is told of it."""
+    """For one call. `notes` is what the model is told of it. `beside`: those of all calls under way."""
 
-    def __init__(self, server: McpServer, context: ToolContext) -> None:
+    def __init__(self, server: McpServer, context: ToolContext, beside: "Sequence[Asker]" = ()) -> None:
         self._server = server
         self._context = context
+        self._beside = beside
+        self._giving: set[str] = set()  # questions whose answer is being spent
         self._given: list[Asked] = []  # what the server got an answer to in this call
         self._asked = 0
         self.notes: list[str] = []
@@ -80,7 +84,9 @@ class Asker:
             except ValueError as error:
                 problem = plain(f" The person's last answer does not fit: {error}")[:PROBLEM_MAX]
             else:
-                await self._context.keep(_key(self._server, asked.id), "")  # an answer counts once
+                if any(one.gives(self._context.chat_id, asked.id) for one in (self, *self._beside)):
+                    return self._left("the answer goes to the one who asked the same before")
+                await self._spend(asked.id)
                 self._given.append(known)
                 return reply
         if self._asked == ASKED_MAX:
@@ -98,8 +104,21 @@ class Asker:
         )
         return CANCEL
 
+    def gives(self, chat_id: str, id: str) -> bool:
+        return id in self._giving and chat_id == self._context.chat_id
+
+    async def _spend(self, id: str) -> None:
+        """An answer counts once, also where the same is asked again while that is written down."""
+        self._giving.add(id)
+        try:
+            await self._context.keep(_key(self._server, id), "")
+        finally:
+            self._giving.discard(id)
+
     def _left(self, why: str) -> Reply:
-        self.notes.append(f"[MCP server {self._server.name!r} asked the person something, was told `cancel`: {why}]")
+        note = f"[MCP server {self._server.name!r} asked the person something, was told `cancel`: {why}]"
+        if note not in self.notes and len(self.notes) < NOTES_MAX:
+            self.notes.append(note)
         return CANCEL
 
     async def _keep(self, asked: Asked) -> None:
@@ -176,14 +195,16 @@ def _key(server: McpServer, id: str) -> str:
 
 def question(server: str, message: str, schema: Mapping[str, Any] | None, url: str | None) -> Asked:
     """Raises ValueError for what no person is asked."""
-    how = _how(_fields(schema)) if url is None else _link(url)
-    words = f"MCP server {server!r} asks: {plain(message)}\n{how}"
-    if len(words) > WORDS_MAX or len(msgspec.json.encode(words).decode()) > STORED_MAX:
-        raise ValueError(f"with {len(words):,} characters it is too long for a question; {WORDS_MAX} fit")
     try:
         all_of_it = msgspec.json.encode([message, schema, url], order="sorted")
     except (RecursionError, OverflowError):
         raise ValueError("its form cannot be shown") from None
+    if len(all_of_it) > ASKED_BYTES_MAX:  # before it is looked at letter by letter
+        raise ValueError(f"with {len(all_of_it):,} bytes it is too long for a question")
+    how = _how(_fields(schema)) if url is None else _link(url)
+    words = f"MCP server {server!r} asks: {plain(message)}\n{how}"
+    if len(words) > WORDS_MAX or len(msgspec.json.encode(words).decode()) > STORED_MAX:
+        raise ValueError(f"with {len(words):,} characters it is too long for a question; {WORDS_MAX} fit")
     return Asked(id=f"q_{hashlib.blake2b(all_of_it, digest_size=6).hexdigest()}", words=words)
 
 
@@ -196,12 +217,10 @@ def _link(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("https", "http") or not parts.hostname or not url.isprintable() or " " in url:
         raise ValueError("its link is none of http")
-    if "@" in parts.netloc:
+    if "@" in parts.netloc or "\\" in url:  # to a browser the host ends at a backslash
         raise ValueError("its link hides where it leads to behind a name")
-    return (
-        f"Open {url} (it leads to {parts.hostname}) if you trust it, and answer `done` when you are through, or "
-        "`decline`."
-    )
+    host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
+    return f"Open {url} (it leads to {host}) if you trust it, and answer `done` when you are through, or `decline`."
 
 
 def _fields(schema: Mapping[str, Any] | None) -> dict[str, Mapping[str, Any]]:

@@ -6,7 +6,7 @@ from typing import Any
 import mcp_types
 from mcp.shared.exceptions import MCPError
 
-from holdfast.tools.mcp.answers import ErrorAnswer, LinksWanted, LoginNeeded, Lost, NotSent
+from holdfast.tools.mcp.answers import ErrorAnswer, LinksWanted, LoginNeeded, Lost, NotSent, Unrenewed
 
 LINKS_MAX = 4  # that a server wants the person to open before one call
 
@@ -14,6 +14,7 @@ LINKS_MAX = 4  # that a server wants the person to open before one call
 # count with a mark that no server is shown.
 NOT_SENT = -32099
 NEEDS_LOGIN = -32098
+UNRENEWED = -32096
 LOST = -32097
 REFUSED = mcp_types.INTERNAL_ERROR
 MARK = {"holdfast": secrets.token_hex(16)}
@@ -27,6 +28,8 @@ def told(error: MCPError) -> Exception:
         return LoginNeeded(error.message)
     if ours == NOT_SENT:
         return NotSent(error.message)
+    if ours == UNRENEWED:
+        return Unrenewed(error.message)
     if ours == LOST or (error.code == mcp_types.CONNECTION_CLOSED and error.message.startswith(_SDK_LOST)):
         return Lost(error.message)
     if error.code == mcp_types.PARSE_ERROR:  # there was an answer, which cannot be read

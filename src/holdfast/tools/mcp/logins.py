@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from holdfast import faults
 from holdfast.core.records import Frozen
-from holdfast.errors import McpLoginFailed, McpNeedsLogin, McpUnavailable
+from holdfast.errors import HoldfastError, McpLoginFailed, McpNeedsLogin, McpUnavailable
 from holdfast.log_context import logger
 from holdfast.mcp_servers import McpServer
 from holdfast.system import disk
@@ -72,6 +72,10 @@ class Login(Frozen):
             renewing=False,
             refused="",
         )
+
+    def counts(self, now_ms: int) -> bool:
+        """As far as this clock tells."""
+        return self.expires_at is not None and self.renewed_at - EARLY_MS <= now_ms < self.expires_at
 
     def ends_soon(self, now_ms: int) -> bool:
         """Also where the clock was set: what is out of its time is renewed."""
@@ -177,7 +181,7 @@ class ServerLogin:
     async def made_at(self) -> int | None:
         """When a person made the login that there is; no renewal changes that. None: there is none."""
         login: Login | None = None
-        with suppress(McpLoginFailed):
+        with suppress(HoldfastError):  # it is damaged, or no thread is free to read it
             login = await self._run_sync(self._file.read)
         return None if login is None else login.made_at
 
@@ -190,7 +194,14 @@ class ServerLogin:
             raise self.needed(login.refused)
         if login.refresh is None or not login.ends_soon(_now_ms()):
             return str(login.access)
-        return (await self._renew(login.access)).access
+        try:
+            return (await self._renew(login.access)).access
+        except McpNeedsLogin:
+            raise
+        except McpUnavailable:
+            if login.counts(_now_ms()):  # it is renewed early so that there is time for another attempt
+                return str(login.access)
+            raise
 
     async def renewed(self, used: str | None) -> str:
         """Another one than the server has just refused. Raises McpNeedsLogin, McpUnavailable."""

@@ -4,6 +4,8 @@ Nothing here waits for more than it must, and nothing retries: `tools/mcp/connec
 connections. Streams are of `stdio_transport.py` or `http_transport.py`.
 """
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -37,6 +39,7 @@ from holdfast.tools.mcp.prompts import (
     PromptArgument,
     usable,
 )
+from holdfast.tools.mcp.sdk_logs import say_seldom
 from holdfast.tools.mcp.session_state import SessionState
 from holdfast.tools.mcp.stdio_transport import program
 from holdfast.tools.mcp.tools import RESOURCE_TOOLS, TOOLS_MAX, Listed
@@ -49,6 +52,7 @@ ABOUT_CHARS_MAX = 500
 KEY_META = "holdfast/key"  # in a call's _meta: the same in every try of this call
 
 _INFO = mcp_types.Implementation(name="holdfast", version=__version__)
+say_seldom()
 
 
 _asker: ContextVar[Asker | None] = ContextVar("holdfast_mcp_asker", default=None)  # of the call that a task makes
@@ -69,6 +73,7 @@ class McpWire(SessionState):
         self._server = server
         self._session: ClientSession | None = None
         self._askers: list[Asker] = []  # of the calls under way
+        self._astray_until = 0.0  # a call that was given up may go on at the server, and ask
         self.stale = False  # its list of tools has changed
 
     # --- the session ------------------------------------------------------------------------------------
@@ -131,8 +136,9 @@ class McpWire(SessionState):
         params = mcp_types.GetPromptRequestParams(name=name, arguments=arguments)
         result = await self._ask(mcp_types.GetPromptRequest(params=params), mcp_types.GetPromptResult)
         blocks: list[dict[str, Any]] = []
+        named = any(message.role != "user" for message in result.messages)
         for message in result.messages:
-            if any(one.role != "user" for one in result.messages):
+            if named:
                 blocks.append({"type": "text", "text": f"[{message.role}]"})
             blocks.append(message.content.model_dump(by_alias=True, mode="json"))
         return answer_of(blocks, None, PROMPT_BYTES_MAX)
@@ -168,7 +174,7 @@ class McpWire(SessionState):
 
     async def _call_asking(self, name: str, arguments: dict[str, Any], context: ToolContext) -> ServerAnswer:
         """With an ear for what the server asks the person meanwhile."""
-        asker = Asker(self._server, context)
+        asker = Asker(self._server, context, self._askers)
         self._askers.append(asker)
         _asker.set(asker)
         try:
@@ -177,6 +183,9 @@ class McpWire(SessionState):
             raise ErrorAnswer("\n".join((str(wanted), *await self._shown_links(asker, wanted)))) from wanted
         except ErrorAnswer as error:
             raise type(error)("\n".join((str(error), *asker.notes))) from error
+        except asyncio.CancelledError:
+            self._astray_until = time.monotonic() + self._server.call_s
+            raise
         finally:
             self._askers.remove(asker)
         return replace(answer, text="\n".join((answer.text, *asker.notes))) if asker.notes else answer
@@ -204,12 +213,12 @@ class McpWire(SessionState):
         self, context: ClientRequestContext, params: mcp_types.ElicitRequestParams
     ) -> mcp_types.ElicitResult | mcp_types.ErrorData:
         """By which call: over HTTP its own stream tells, else it is the only one. Of none, or of several, no person
-        can be asked.
+        can be asked; nor of one that was given up: another chat has another person.
         """
         asker = _asker.get()
-        if asker not in self._askers:
-            asker = self._askers[0] if len(self._askers) == 1 else None
-        if asker is None:
+        if asker is None and len(self._askers) == 1 and time.monotonic() >= self._astray_until:
+            asker = self._askers[0]
+        if asker is None or asker not in self._askers:
             return mcp_types.ElicitResult(action="cancel")
         schema = params.requested_schema if isinstance(params, mcp_types.ElicitRequestFormParams) else None
         url = params.url if isinstance(params, mcp_types.ElicitRequestURLParams) else None

@@ -18,6 +18,7 @@ from holdfast.core.records import Frozen, Replay
 from holdfast.errors import ToolFailed
 from holdfast.log_context import logger
 from holdfast.mcp_servers import McpServer
+from holdfast.tools import results
 from holdfast.tools.base import Tool, ToolOutput
 from holdfast.tools.context import ToolContext
 from holdfast.tools.mcp.elicitation import ask_tool
@@ -29,6 +30,7 @@ TOOLS_MAX = 256  # of one server
 NAME_MAX = 64  # what every provider accepts
 DESCRIPTION_MAX = 4_096
 SCHEMA_BYTES_MAX = 65_536
+SHOWN_MAX = 5  # names of tools that are left out, in the log
 OWN_END_S = 5.0  # a call ends itself at its deadline and says which; a body that fails to is cut off
 _SIGN = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -97,17 +99,19 @@ def replay_of(server: McpServer, listed: Listed) -> Replay:
 def tools_of(server: McpServer, listing: Sequence[Listed], run: Run) -> dict[str, Tool]:
     """By name, in the order of their names: a server that lists them in another order tells the model nothing new."""
     found: dict[str, Tool] = {}
+    left_out: dict[str, list[str]] = {}
     for listed in sorted(listing, key=lambda listed: (listed.verb != "tools/call", listed.name)):
         if server.tools is not None and listed.name not in server.tools:
             continue
         name = tool_name(server, listed.name)
         if why := _refused(listed, found, name):
-            log.warning(
-                "tool left out",
-                extra={"action": "mcp_tool_left_out", "server": server.name, "tool": name, "why": why},
-            )
+            left_out.setdefault(why, []).append(name)
             continue
         found[name] = _tool(server, listed, name, run)
+    for why, names in left_out.items():  # in one line: there may be a hundred thousand
+        shown = ", ".join(names[:SHOWN_MAX])
+        extra = {"action": "mcp_tool_left_out", "server": server.name, "tool": shown, "why": why}
+        log.warning("%s tools left out", f"{len(names):,}", extra=extra)
     for unknown in sorted(set(server.tools or ()) - {listed.name for listed in listing}):
         extra = {"action": "mcp_tool_missing", "server": server.name, "tool": unknown[:NAME_MAX]}
         log.warning("a tool that the declaration names is not listed", extra=extra)
@@ -120,7 +124,7 @@ def tools_of(server: McpServer, listing: Sequence[Listed], run: Run) -> dict[str
 def _refused(listed: Listed, found: Mapping[str, Tool], name: str) -> str | None:
     if len(found) >= TOOLS_MAX:
         return f"it has more than {TOOLS_MAX} tools; name those that are wanted with tools=[…]"
-    if name in found:
+    if name in found or name == results.NAME:
         return "another tool has the same name"
     if len(bytes(listed.schema)) > SCHEMA_BYTES_MAX:
         return f"its schema has more than {SCHEMA_BYTES_MAX:,} bytes"
