@@ -147,6 +147,20 @@ def test_a_person_at_a_terminal_is_asked_once(trapped: Desk, terminal: Opened) -
     assert trapped.run("run", "hello").code == 0
 
 
+def test_settings_that_change_while_a_person_is_asked_are_not_those_that_they_said_yes_to(
+    trapped: Desk, terminal: Opened
+) -> None:
+    (trapped.folder / "holdfast.toml").write_text("# nothing\n")
+    at = terminal("run", "hello")
+    at.sees("They can run code")
+    (trapped.folder / "holdfast.toml").write_text('app = "trap:app"\n')
+    at.types("y")
+    at.sees("has changed since it was shown")
+    assert at.ends() == 5
+    assert not sprung(trapped)
+    assert trapped.run("run", "hello").code == 5, "nor is it trusted from now on"
+
+
 def test_nobody_is_asked_about_settings_of_which_a_part_is_hidden(trapped: Desk, terminal: Opened) -> None:
     (trapped.folder / "holdfast.toml").write_text("# a word\n" * 60 + 'app = "trap:app"\n')
     at = terminal("run", "hello")

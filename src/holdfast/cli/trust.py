@@ -48,6 +48,8 @@ def check_trust() -> None:
     with plain_interrupts():
         if not typer.confirm(f"Use the settings in {shown(_place())}? They can run code", err=True):
             raise Untrusted(f"{shown(_place())} is not trusted, and is left alone")
+    if _content() != data:  # a person takes their time, and it is read again by who uses it
+        raise Untrusted(f"{shown(_place())} has changed since it was shown: run the command again")
     _remember(data)
 
 
