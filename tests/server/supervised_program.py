@@ -12,7 +12,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from holdfast.cli.supervisor.supervisor import START_S, Supervisor
+from holdfast.cli.supervisor.supervisor import CLOSING_S, START_S, Supervisor
 from holdfast.errors import ConfigError
 from holdfast.server.serve import serve
 from holdfast.system.supervised import VARIABLE, Handed, supervised
@@ -51,7 +51,14 @@ def start_server(url: str, home: str, port: int, worker: bool, handed: Handed) -
         os.environ[VARIABLE] = handed.encoded()
         while (Path(home) / f"hold-{handed.slot + 1}").exists():  # it loads its program, and will not be done with it
             time.sleep(0.01)
+        babble = Path(home) / f"babble-{handed.slot + 1}"
+        if babble.exists():
+            babble.unlink()
+            os.write(handed.line, b"no message\n")
         asyncio.run(serve(make_app(url, home, port), worker=worker, place=supervised()))
+        (Path(home) / f"drained-{handed.slot + 1}").touch()
+        while (Path(home) / f"stay-{handed.slot + 1}").exists():  # it has drained, and is not gone
+            time.sleep(0.01)
         code = 0
     except ConfigError as error:
         say_on_stderr(str(error))
@@ -68,7 +75,29 @@ def _close_all_but(kept: tuple[int, ...]) -> None:
 
 
 def run_supervised(
-    url: str, home: str, port: int, *, worker: bool, processes: int = 2, start_s: float = START_S
+    url: str,
+    home: str,
+    port: int,
+    *,
+    worker: bool,
+    processes: int = 2,
+    start_s: float = START_S,
+    closing_s: float = CLOSING_S,
 ) -> None:
     start = partial(start_server, url, home, port, worker)
-    sys.exit(Supervisor(processes, start, start_s=start_s).run())
+    sys.exit(Supervisor(processes, start, start_s=start_s, closing_s=closing_s).run())
+
+
+def run_under_nohup(url: str, home: str, port: int, *, worker: bool) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    run_supervised(url, home, port, worker=worker)
+
+
+def run_in_background(url: str, home: str, port: int, *, worker: bool) -> None:
+    """Of a shell, which is this process and ends when it is told to log out."""
+    if not os.fork():
+        os.setpgid(0, 0)
+        run_supervised(url, home, port, worker=worker, closing_s=0.0)
+    while not (Path(home) / "log-out").exists():
+        time.sleep(0.01)
+    os._exit(0)

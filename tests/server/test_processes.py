@@ -4,8 +4,9 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -246,6 +247,49 @@ async def test_a_second_signal_ends_all_of_them_now(tmp_path: Path) -> None:
         await until(lambda: not any(is_there(pid) for pid in told))
 
 
+async def test_who_connects_while_processes_still_drain_is_refused_and_does_not_wait_for_the_last_of_them(
+    tmp_path: Path,
+) -> None:
+    home = tmp_path / "home"
+    with several(f"sqlite:///{tmp_path}/holdfast.db", home) as running:
+        await all_ready(running)
+        (home / "stay-1").touch()
+        running.process.send_signal(signal.SIGTERM)
+        await until(lambda: sum(f": process {n}: drained in" in line for line in running.said for n in (1, 2)) == 2)
+        with socket.socket() as late, pytest.raises(ConnectionRefusedError):
+            late.connect(("127.0.0.1", running.port))
+        assert running.process.poll() is None
+        (home / "stay-1").unlink()
+        assert await asyncio.to_thread(running.process.wait, 30.0) == 0
+
+
+async def test_a_signal_that_reaches_one_which_has_just_drained_does_no_harm(tmp_path: Path) -> None:
+    """A terminal and the supervisor each tell it, and the second one may come when it is about to leave."""
+    home = tmp_path / "home"
+    with several(f"sqlite:///{tmp_path}/holdfast.db", home) as running:
+        await all_ready(running)
+        (home / "stay-1").touch()
+        first = (await pids(running))[0]
+        running.process.send_signal(signal.SIGTERM)
+        await until((home / "drained-1").exists)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+            os.kill(first, number)
+        (home / "stay-1").unlink()
+        assert await asyncio.to_thread(running.process.wait, 30.0) == 0
+
+
+async def test_processes_that_take_requests_for_longer_than_the_grace_are_given_that_time(tmp_path: Path) -> None:
+    """Else the supervisor ended them by SIGKILL while a load balancer still sent them requests."""
+    settings = {"HOLDFAST_LAME_DUCK_S": "77"}
+    with several(f"sqlite:///{tmp_path}/holdfast.db", tmp_path / "home", settings=settings) as running:
+        await all_ready(running)
+        running.process.send_signal(signal.SIGTERM)
+        await until(lambda: any("SIGTERM: draining 2 processes" in line for line in running.said))
+        assert any("draining 2 processes, at most 77 s" in line for line in running.said)
+        running.process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(running.process.wait, 30.0) == 128 + signal.SIGTERM
+
+
 async def test_when_the_supervisor_is_killed_its_processes_go_and_free_the_port(tmp_path: Path) -> None:
     with several(f"sqlite:///{tmp_path}/holdfast.db", tmp_path / "home") as running:
         await all_ready(running)
@@ -256,6 +300,28 @@ async def test_when_the_supervisor_is_killed_its_processes_go_and_free_the_port(
             next_one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             next_one.bind(("127.0.0.1", running.port))
             next_one.listen()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of the descriptors of another process")
+async def test_a_program_that_a_process_starts_gets_none_of_its_sockets(tmp_path: Path) -> None:
+    """It would keep the port for as long as it runs, and could take connections."""
+    with several(f"sqlite:///{tmp_path}/holdfast.db", tmp_path / "home") as running:
+        await all_ready(running)
+        for pid in await pids(running):
+            kept, handed_on = sockets_of(pid)
+            assert kept
+            assert not handed_on
+
+
+def sockets_of(pid: int) -> tuple[list[str], list[str]]:
+    """Those that a program started by this process would not have, and those that it would."""
+    found: tuple[list[str], list[str]] = ([], [])
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # just closed
+            if int(fd.name) > 2 and (name := str(fd.readlink())).startswith("socket:"):
+                words = Path(f"/proc/{pid}/fdinfo/{fd.name}").read_text().split()
+                found[not int(words[words.index("flags:") + 1], 8) & os.O_CLOEXEC].append(name)
+    return found
 
 
 def test_what_keeps_the_first_process_from_starting_is_said_once_and_ends_the_command(tmp_path: Path) -> None:

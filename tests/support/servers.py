@@ -76,11 +76,21 @@ def server(
     settings: Mapping[str, str] = {},
     files_max: int | None = None,
     begin: Callable[..., None] = run,
+    terminal: int | None = None,
 ) -> Iterator[ServerProcess]:
-    """`settings`: variables of its environment. `files_max`: open files that it may have. `begin`: its program."""
+    """`settings`: variables of its environment. `files_max`: open files that it may have. `begin`: its program.
+    `terminal`: what it was started at, as the first of its session.
+    """
     home.mkdir(parents=True, exist_ok=True)
     begin = partial(begin, store_url, str(home), port, worker=worker)
-    process = Fork(begin, {**os.environ, **settings}, stderr=subprocess.PIPE, files_max=files_max)
+    process = Fork(
+        begin,
+        {**os.environ, **settings},
+        stdin=subprocess.DEVNULL if terminal is None else terminal,
+        stderr=subprocess.PIPE,
+        start_new_session=terminal is not None,
+        files_max=files_max,
+    )
     assert process.stderr is not None
     words = process.stderr
     said: list[str] = []

@@ -56,6 +56,19 @@ def test_a_figure_that_cannot_be_read_is_null_with_the_reason_and_hides_no_other
     }
 
 
+def test_what_is_no_text_hides_no_figure() -> None:
+    """A file can have such a name, and a library may name a thread after it."""
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait, name="watch caf\udce9", daemon=True)
+    thread.start()
+    try:
+        told = json.loads(msgspec.json.encode(holdfast.diagnostics(detailed=True)))
+        assert "watch caf\\udce9" in told["process"]["threads"]
+    finally:
+        over.set()
+        thread.join()
+
+
 async def test_a_busy_worker_counts_what_runs_and_what_it_keeps(store_url: str) -> None:
     gate = Gate()
     model = ScriptedModel([Call(name="gate")], "Done.")

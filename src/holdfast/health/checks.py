@@ -68,12 +68,23 @@ class Figures:
             value = read()
         except Exception as error:  # noqa: BLE001  a figure that cannot be read must not hide the others
             value, absent = None, f"{type(error).__name__}: {error}"
-        self.values[name] = value
+        self.values[name] = _sound(value)
         if value is None:
-            self.unknown[name] = absent
+            self.unknown[name] = _sound(absent)
 
     def told(self) -> dict[str, Figure]:
         return {**self.values, "unknown": self.unknown} if self.unknown else self.values
+
+
+def _sound(value: Figure) -> Figure:
+    """Without lone surrogates, which no JSON can hold: a thread may be named after a file whose name is no text, and
+    an error says what it likes.
+    """
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_sound(name): _sound(inner) for name, inner in value.items()}
+    return [_sound(inner) for inner in value] if isinstance(value, list) else value
 
 
 def verdict(views: Sequence[OpenApp], version: str) -> dict[str, Figure]:

@@ -59,7 +59,9 @@ async def serve(app: App, *, worker: bool = True, say: Say = say_on_stderr, plac
             if place is None:
                 await run_until_told(service, config.grace_s, say)
             else:
-                await run_as_member(service.joining(place), place, config.grace_s, say)
+                # The supervisor ends who takes much longer than this; a lame duck may take longer than the grace.
+                leave_s = max(config.grace_s, config.lame_duck_s)
+                await run_as_member(service.joining(place), place, leave_s, say)
 
 
 def _listener(config: Config, place: Supervised | None) -> socket.socket:

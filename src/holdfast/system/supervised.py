@@ -100,6 +100,7 @@ class Supervised:
         answer = msgspec.json.decode(data) if data else {"error": "the supervisor is gone"}
         if "error" in answer or not fds:
             raise ConfigError(answer.get("error", "the supervisor gave no socket to listen on"))
+        os.set_inheritable(fds[0], False)  # one that came in a message is
         plain = socket.socket(fileno=fds[0])
         listener = SharedListener(plain.family, plain.type, socket.IPPROTO_TCP, fileno=plain.detach())
         listener.setblocking(False)

@@ -88,7 +88,8 @@ def _listening(told: "asyncio.Future[signal.Signals]", say: Say, *, supervised: 
         yield
     finally:
         for number, handler in handlers.items():
-            signal.signal(number, handler)
+            # While a supervised one leaves, any other is the first one once more, or for the supervisor to act upon.
+            signal.signal(number, signal.SIG_IGN if supervised else handler)
         signal.set_wakeup_fd(fd_before)
         mouth.close()  # which ends the thread
 

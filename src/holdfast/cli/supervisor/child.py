@@ -92,6 +92,7 @@ class Child:
         self.listens: tuple[str, int] | None = None
         self.started_s = time.monotonic()
         self.was_ready = False
+        self.beside = 1  # how many were starting at once while this one did, itself among them
         self.kill_s: float | None = None  # when it is ended, if it has not left by then
         self.is_ended = False
         self.line.setblocking(False)
@@ -158,7 +159,11 @@ class Child:
             while (end := self._said.find(b"\n")) >= 0:
                 line = bytes(self._said[:end])
                 del self._said[: end + 1]
-                yield msgspec.json.decode(line, type=dict[str, Any])
+                try:
+                    message = msgspec.json.decode(line, type=dict[str, Any])
+                except msgspec.DecodeError as error:
+                    raise ValueError(f"no message: {error}") from error
+                yield message
             if len(self._said) > LINE_BYTES_MAX:
                 raise ValueError("a message without an end")
 

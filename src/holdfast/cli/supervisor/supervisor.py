@@ -32,19 +32,27 @@ log = logger("holdfast.supervisor")
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD)
 LIVED_S = 10.0  # who lived so long is started again at once
 PAUSE_S, PAUSE_MAX_S = 0.5, 30.0
-START_S = 120.0  # for a process to be ready, once all were; longer than it waits for its database
+START_S = 120.0  # for a process to be ready, once the first one was; longer than it waits for its database
 LEAVE_S = 20.0  # beyond the grace, for a process that drains: a little more than it needs at worst
 TELL_S = 5.0
+CLOSING_S = 2.0  # from when a terminal is found gone: in that time SIGHUP is about it
 
 
 class Supervisor:
     """`run()` returns the exit code of the command."""
 
     def __init__(
-        self, count: int, start: Start = start_anew, say: Say = say_on_stderr, *, start_s: float = START_S
+        self,
+        count: int,
+        start: Start = start_anew,
+        say: Say = say_on_stderr,
+        *,
+        start_s: float = START_S,
+        closing_s: float = CLOSING_S,
     ) -> None:
         self._count = count
         self._start_s = start_s
+        self._closing_s = closing_s
         self._start = start
         self._say = say
         self._children: list[Child] = []
@@ -57,7 +65,8 @@ class Supervisor:
         self._said_s = 0.0
         self._failed: int | None = None  # the exit code of one that could not start
         self._told_to_fail = False  # that one was ended by a signal that means: go
-        self._complete = False  # all were ready once
+        self._begun = False  # the first one was ready
+        self._complete = False  # all were ready once, and a person was told
         self._rolling: list[Child] = []  # still to be replaced
         self._pauses = 0  # of starts, one after the other, that came to nothing
         self._start_at_s: float | None = None
@@ -65,10 +74,18 @@ class Supervisor:
         self._last_end: str | None = None
         self._exit = 0
         self._has_terminal = _has_terminal()
+        self._closed_s: float | None = None  # when it was found gone
+        self._outlives_terminal = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # as under nohup
 
     def run(self) -> int:
         with _memory() as memory, _signals() as ear:
-            self._slots = Slots(self._count + 1, memory.fileno())
+            try:
+                self._slots = Slots(self._count + 1, memory.fileno())
+            except OSError as error:
+                raise ConfigError(
+                    f"{self._count} processes take more open files than there may be ({error.strerror}): let there "
+                    "be more (ulimit -n, LimitNOFILE), or start fewer"
+                ) from error
             self._selector.register(ear, selectors.EVENT_READ, ear)
             self._add(first=True)
             while self._children or self._start_at_s is not None:
@@ -82,8 +99,7 @@ class Supervisor:
                 self._on_time(time.monotonic())
                 self._watch_lines()
             self._slots.close()
-        for listener in self._listeners.values():
-            listener.close()
+        self._close_listeners()
         if self._going and self._failed is None:
             self._say(f"all drained in {time.monotonic() - self._going_s:.1f} s")
         return self._failed if self._failed is not None else self._exit
@@ -102,6 +118,9 @@ class Supervisor:
             self._pause()
             return
         self._children.append(child)
+        starting = [other for other in self._children if other.state == "starting"]
+        for other in starting:
+            other.beside = max(other.beside, len(starting))
         self._selector.register(child.line, selectors.EVENT_READ, child)
 
     def _standing(self, child: Child) -> dict[str, Any]:
@@ -143,7 +162,7 @@ class Supervisor:
         if self._going:
             if child.was_ready or not _was_told(code):
                 self._exit = self._exit or _exit_code(code)
-        elif child.state == "starting" and not self._complete:
+        elif child.state == "starting" and not self._begun:
             self._fail(child, code)
         elif child.state == "draining":  # it was replaced
             self._start_at_s = time.monotonic()
@@ -200,13 +219,14 @@ class Supervisor:
         if child.state != "starting":
             return
         child.state, child.was_ready = "ready", True
-        ready = [other for other in self._children if other.state == "ready"]
         if child.replaces is not None:
             self._say(f"process {child.replaces.number} (pid {child.replaces.pid}) is replaced by {child.number}")
             child.replaces.drain(LEAVE_S)
-        elif child.first and len(ready) == 1:
+        elif child.first:
+            self._begun = True
             self._fill()
-        if len(ready) == self._count and not self._complete:
+        ready = sum(other.state == "ready" for other in self._children)
+        if ready == self._count and not self._complete:
             self._complete = True
             self._say(f"{self._count} processes are ready; SIGHUP replaces them one after the other")
         self._roll_on()
@@ -238,11 +258,13 @@ class Supervisor:
             for child in self._children:
                 if child.state != "starting":  # else it may not know it yet, and would die of it
                     child.signal(number)
-        elif number is signal.SIGHUP and not (self._has_terminal and not _has_terminal()):
-            if self._complete and not self._going:
+        elif number is signal.SIGHUP and not self._is_closing(time.monotonic()):
+            if self._begun and not self._going:
                 self._roll()
             else:
-                self._say("SIGHUP: nothing is replaced while processes are started for the first time, or drain")
+                self._say("SIGHUP: nothing is replaced before the first process is ready, or while all drain")
+        elif number is signal.SIGHUP and self._outlives_terminal:
+            self._say("SIGHUP: the terminal was closed; as under nohup, that changes nothing")
         elif self._told is None:
             self._told = number
             if self._told_to_fail:
@@ -256,12 +278,24 @@ class Supervisor:
         elif number is not signal.SIGHUP:  # a terminal that is closed says so more than once
             self._leave_now(number)
 
+    def _look_at_terminal(self, now_s: float) -> None:
+        if self._has_terminal and not _has_terminal():
+            self._has_terminal, self._closed_s = False, now_s
+
+    def _is_closing(self, now_s: float) -> bool:
+        """Whether SIGHUP is about the terminal. Where that went without a word, as it does for what runs in the
+        background of a shell, a later one is for us.
+        """
+        self._look_at_terminal(now_s)
+        return self._closed_s is not None and now_s - self._closed_s < self._closing_s
+
     def _drain_all(self) -> None:
         if not self._going:
             self._going, self._going_s = True, time.monotonic()
             self._said_s = self._going_s
         self._start_at_s = None
         self._rolling.clear()
+        self._close_listeners()
         for child in self._children:
             child.drain(LEAVE_S)
 
@@ -300,6 +334,9 @@ class Supervisor:
 
     def _hand_listener(self, child: Child, host: str, port: int, reuse_port: bool) -> None:
         """One for all. It stays open here while processes come and go: no connection is refused meanwhile."""
+        if self._going:
+            child.say({"error": "the supervisor was told to go"})
+            return
         listener = self._listeners.get((host, port))
         if listener is None:
             try:
@@ -318,6 +355,13 @@ class Supervisor:
         used = {child.listens for child in self._children if child.listens is not None}
         for place in [place for place in self._listeners if used and place not in used]:
             self._listeners.pop(place).close()
+
+    def _close_listeners(self) -> None:
+        """When all go, the port is open for as long as one of them listens. Here it would be so until the last of
+        them has drained, and who connects would wait in vain instead of being refused and going elsewhere.
+        """
+        while self._listeners:
+            self._listeners.popitem()[1].close()
 
     def _watch_lines(self) -> None:
         """For writing, only where there is something to be written."""
@@ -339,6 +383,7 @@ class Supervisor:
 
     def _on_time(self, now_s: float) -> None:
         self._questions.expire(now_s)
+        self._look_at_terminal(now_s)
         for child in self._children:
             if child.kill_s is not None and now_s >= child.kill_s:
                 self._say(f"process {child.number} (pid {child.pid}) does not leave: it is ended")
@@ -354,12 +399,12 @@ class Supervisor:
             self._say(f"still waiting for process {numbers} after {now_s - self._going_s:.0f} s")
 
     def _late_s(self, child: Child) -> float | None:
-        """When it should be ready at the latest, however many others start beside it. As long as it takes for the
-        first time, as where there is one process alone.
+        """When it should be ready at the latest, however many others start, or started, beside it. The first one may
+        take as long as it likes, as where there is one process alone.
         """
-        if child.state != "starting" or child.is_ended or not self._complete:
+        if child.state != "starting" or child.is_ended or not self._begun:
             return None
-        return child.started_s + self._start_s * sum(other.state == "starting" for other in self._children)
+        return child.started_s + self._start_s * child.beside
 
 
 def _exit_code(code: int) -> int:
