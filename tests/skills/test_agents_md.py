@@ -44,6 +44,11 @@ def test_it_is_bounded_confined_and_never_hangs(project: Path) -> None:
     place.symlink_to(project.parent / "AGENTS.md")
     assert AgentsMd(project).read() == ""
     place.unlink()
+    (project / ".holdfast").mkdir()
+    (project / ".holdfast/token").write_text("SECRET")
+    place.symlink_to(".holdfast/token")
+    assert AgentsMd(project).read() == "", "what no tool may touch is told to no model"
+    place.unlink()
     (project / "CLAUDE.md").write_text("of the project")
     place.symlink_to(project / "CLAUDE.md")
     assert "of the project" in AgentsMd(project).read()

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Permissions, ask_user
+from holdfast import CompactionPolicy, Permissions, ask_user
 from holdfast.agent import Agent
 from holdfast.app import App
-from holdfast.core.records import ToolResult
-from holdfast.core.skill_texts import activations, skill_text
+from holdfast.core.records import Expansion, Message, Role, Text, ToolResult
+from holdfast.core.skill_texts import activations, active_skills, bound, skill_text
 from holdfast.models.scripted import Call, ScriptedModel
 from holdfast.skills.shelf import Skills
+from holdfast.tools.base import tool
 from holdfast.tools.sub_agents import agent_tools
 from tests.skills.test_skills_in_chats import activate, agent_with, refund, results
 from tests.support.skill_folders import write_skill
@@ -208,3 +209,127 @@ async def test_files_of_a_skill_are_read_in_every_mode_but_not_over_a_rule(tmp_p
         found = results(await chat.messages())
     assert [result.error for result in found] == [True, False, True, True]
     assert "deny read(**/.env*)" in found[0].content
+
+
+async def test_a_rule_on_a_file_of_a_skill_counts_by_whatever_path_the_model_names_it(tmp_path: Path) -> None:
+    folder = write_skill(tmp_path / "s", "one")
+    (folder / "private").mkdir()
+    (folder / "private/key.txt").write_text("KEY=1")
+    (folder / ".env").write_text("KEY=2")
+    (folder / "linked.md").symlink_to(".env")
+    (folder / "notes.md").write_text("Notes.")
+    names = ("private/key.txt", "private", "linked.md", "notes.md")
+    calls = [
+        Call(name="read_skill_file", arguments={"name": "one", "path": path})
+        for name in names
+        for path in (name, f"{folder}/{name}")
+    ]
+    rules = (f"deny read({folder}/private/**)", "deny read(**/.env*)")
+    agent = agent_with(tmp_path / "s", ScriptedModel(calls, "Done."), permissions=Permissions(rules=rules))
+    async with running(f"sqlite:///{tmp_path}/h.db", agent) as (app, _):
+        chat = await app.create("a", "go")
+        await rested(chat)
+        found = results(await chat.messages())
+    assert [result.error for result in found] == [True] * 6 + [False] * 2, [result.content for result in found]
+
+
+async def test_lists_of_tools_bind_though_the_text_of_their_skill_found_little_room(
+    store_url: str, tmp_path: Path
+) -> None:
+    """Beside so many results it is shown without its middle, and the turn goes on after a person was asked."""
+
+    @tool(replay="pure")
+    def report() -> str:
+        """A long one."""
+        return "word " * 800
+
+    write_skill(tmp_path / "s", "look", "Look only.", allowed_tools="weather")
+    asked = Call(name="ask_user", arguments={"question": "What?"})
+    model = ScriptedModel([activate("look"), *[Call(name="report")] * 60], [asked], [REFUND], "Done.")
+    policy = CompactionPolicy(context_limit=10_000)
+    agent = agent_with(tmp_path / "s", model, tools=[ask_user(), refund, report], compaction=policy)
+    async with running(store_url, agent) as (app, _):
+        chat = await app.create("a", "go")
+        await chat.turn()
+        await chat.send("That.")
+        await chat.turn()
+        last = results(await chat.messages())[-1]
+    assert "characters left out" in results(list(model.requests[-1].messages))[0].content
+    assert was_denied(last, "look")
+
+
+@pytest.mark.parametrize("by", ["chat", "turn"])
+@pytest.mark.parametrize("keys", [{}, {"agent": "helper"}])
+async def test_a_skill_that_forks_has_no_more_tools_than_the_turn_that_called_it(
+    store_url: str, tmp_path: Path, by: str, keys: dict[str, str]
+) -> None:
+    write_skill(tmp_path / "s", "any", "Do it.", context="fork", **keys)
+    model = ScriptedModel([activate("any")], [REFUND], "Done.")  # as parent and as child
+    agents = [
+        agent_with(tmp_path / "s", model, tools=[refund, *agent_tools(["helper"])]),
+        Agent("helper", ScriptedModel([REFUND], "Done."), tools=[refund]),
+    ]
+    app = App(store_url, agents=agents, retry=QUICK)
+    left = ["skill", "read_skill_file"]
+    async with app.worker():
+        chat = await app.create("a", active_tools=left if by == "chat" else None)
+        await chat.send("go", active_tools=left if by == "turn" else None)
+        await chat.turn()
+        (child,) = await chat.children(deep=True)
+        last = results(await app.chat(child.chat_id).messages())[-1]
+    assert child.agent == "a", "what may not be spawned here runs no skill"
+    assert last.error
+    assert "refund is not active" in last.content
+
+
+async def test_a_tool_of_ones_own_that_is_called_like_that_of_sub_agents_ends_no_turn(tmp_path: Path) -> None:
+    @tool(name="spawn_agent", replay="pure")
+    def spawn(task: str) -> str:
+        """Something else."""
+        return task
+
+    write_skill(tmp_path / "s", "any", "Do it.", context="fork", agent="helper")
+    model = ScriptedModel([activate("any")], "Done.")
+    async with running(f"sqlite:///{tmp_path}/h.db", agent_with(tmp_path / "s", model, tools=[spawn])) as (app, _):
+        chat = await app.create("a", "go")
+        await chat.turn()
+        (child,) = await chat.children()
+        (result,) = results(await chat.messages())
+    assert (child.agent, result.content, result.error) == ("a", "Done.", False)
+
+
+async def test_lists_that_come_from_above_call_no_skill_of_that_name(tmp_path: Path) -> None:
+    write_skill(tmp_path / "s", "look", "Look only.", disallowed_tools="refund")
+    own = write_skill(tmp_path / "own", "look", "Deploy it.", disable_model_invocation="true")
+    write_skill(tmp_path / "own", "other")
+    read = Call(name="read_skill_file", arguments={"name": "look", "path": "SKILL.md"})
+    agents = [
+        agent_with(
+            tmp_path / "s",
+            ScriptedModel([Call(name="spawn_agent", arguments={"agent": "helper", "task": "look"})], "Done."),
+            tools=agent_tools(["helper"]),
+        ),
+        Agent("helper", ScriptedModel([activate("look"), read, REFUND], "Done."), skills=[Skills(own.parent)]),
+    ]
+    app = App(f"sqlite:///{tmp_path}/h.db", agents=agents, retry=QUICK)
+    async with app.worker():
+        chat = await app.create("a", "/look")
+        await chat.turn()
+        below = app.chat((await chat.children())[0].chat_id)
+        await rested(below)
+        activated, files, _ = results(await below.messages())
+    assert "There is no skill 'look' now. There are: other." in activated.content
+    assert "There is no skill 'look' now. There are: other." in files.content
+
+
+def test_lists_that_come_from_above_take_no_skill_its_text() -> None:
+    text = skill_text("look", "Look at everything.", "weather")
+    (found,) = activations([user("look", text)])
+    (above,) = bound(user("go"), [found]).expansions
+    shown = active_skills("", [user("look", text), user("go", above.text)])
+    assert [skill.text for skill in shown.values()] == [text], "a compaction carries what the skill says"
+
+
+def user(words: str, *texts: str) -> Message:
+    parts = [Expansion(name="look", source="skill", text=text) for text in texts]
+    return Message(id=words, role=Role.USER, parts=(Text(text=words), *parts))

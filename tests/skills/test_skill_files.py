@@ -108,6 +108,13 @@ def test_a_bomb_costs_no_time_and_means_no_more_than_its_letters(bomb: str) -> N
     assert len(str(found)) < 3 * len(bomb) + 1_000
 
 
+@pytest.mark.parametrize("begins", ["a: |", "a: >", "a: x", 'a: "', "a: '", "a: ["])
+def test_empty_lines_are_passed_over_once(begins: str) -> None:
+    before = time.process_time()
+    frontmatter.read(begins + "\n" * 250_000)
+    assert time.process_time() - before < 5.0, "quadratic, the folders of a project would take minutes"
+
+
 def test_where_yaml_would_refuse_a_text_people_mean_the_text() -> None:
     assert frontmatter.read("description: Use when: the user asks")["description"] == "Use when: the user asks"
 

@@ -311,6 +311,24 @@ async def test_another_agent_runs_a_skill_only_where_this_one_may_spawn_it(tmp_p
     assert child.agent == "a"
 
 
+async def test_a_skill_that_is_gone_since_a_person_called_it_makes_the_model_call_no_other(tmp_path: Path) -> None:
+    gone = write_skill(tmp_path / "s", "research", "Find out.", context="fork")
+    write_skill(tmp_path / "s", "other")
+    model = ScriptedModel(after="echo")
+    app = App(f"sqlite:///{tmp_path}/h.db", agents=[agent_with(tmp_path / "s", model)], retry=QUICK)
+    async with app:
+        chat, there = await app.create("a", "/research kelp"), await app.create("a", "/research more")
+        (gone / "SKILL.md").unlink()
+        async with app.worker():
+            await rested(chat)
+            await rested(there)
+            assert [request.settings.tool_choice for request in model.requests] == [None, None]
+            write_skill(tmp_path / "s", "research", "Find out.", context="fork")
+            await there.send("/research again")
+            await rested(there)
+    assert model.requests[-1].settings.tool_choice == "skill", "the one that was called is back"
+
+
 async def test_a_person_calls_a_skill_that_forks_and_the_first_response_is_asked_to_begin_it(tmp_path: Path) -> None:
     write_skill(tmp_path / "s", "research", "Find out.", context="fork", disable_model_invocation="true")
     model = ScriptedModel([activate("research", "kelp")], "Child.", "Told.", "Next.")

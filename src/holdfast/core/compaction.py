@@ -22,7 +22,14 @@ from msgspec.structs import replace
 
 from holdfast.core.kept_files import kept_digest
 from holdfast.core.records import Expansion, File, Frozen, Message, Role, Text, ToolCall, ToolResult
-from holdfast.core.skill_texts import CARRIED_TOKENS_MAX, ActiveSkill, activation, with_carried, without_carried
+from holdfast.core.skill_texts import (
+    CARRIED_TOKENS_MAX,
+    ActiveSkill,
+    activation,
+    parted,
+    with_carried,
+    without_carried,
+)
 
 BYTES_PER_TOKEN = 3  # English has four and more, Chinese about three: better early than refused
 MESSAGE_TOKENS = 6  # what a provider puts around each message
@@ -275,10 +282,19 @@ def _results(message: Message) -> Iterable[ToolResult]:
 
 def _with_results(message: Message, tokens: int) -> Message:
     parts = tuple(
-        replace(part, content=shortened(part.content, tokens)) if isinstance(part, ToolResult) else part
+        replace(part, content=_shortened_result(part, tokens)) if isinstance(part, ToolResult) else part
         for part in message.parts
     )
     return replace(message, parts=parts)
+
+
+def _shortened_result(result: ToolResult, tokens: int) -> str:
+    """A skill keeps its tags: its lists of tools are read from them, wherever the history is held."""
+    pieces = parted(result.content) if activation(result) is not None else None
+    if pieces is None:
+        return shortened(result.content, tokens)
+    opening, words, closing = pieces
+    return opening + shortened(words, max(0, tokens - estimated(opening + closing))) + closing
 
 
 # --- what stands for what was cut -------------------------------------------------------------------

@@ -46,11 +46,11 @@ def skill_text(name: str, body: str, allowed: str | None = None, disallowed: str
     body = unmarked(body)
     digest = blake2b(body.encode("utf-8", "replace"), digest_size=8).hexdigest()
     lists = "".join(
-        f' {kind}="{_attribute(words)}"'
+        f' {kind}="{attribute(words)}"'
         for kind, words in (("allowed-tools", allowed), ("disallowed-tools", disallowed))
         if words is not None
     )
-    return f'<skill_content name="{_attribute(name)}" digest="{digest}"{lists}>\n{body}{_CLOSING}'
+    return f'<skill_content name="{attribute(name)}" digest="{digest}"{lists}>\n{body}{_CLOSING}'
 
 
 def unmarked(text: str) -> str:
@@ -58,7 +58,7 @@ def unmarked(text: str) -> str:
     return _TAG.sub(r"<\1skill-content", text).replace(_CARRIED, "…")
 
 
-def _attribute(text: str) -> str:
+def attribute(text: str) -> str:
     return re.sub(r'["<>\n]', "'", text)
 
 
@@ -75,6 +75,14 @@ def _at(opening: re.Match[str] | None, text: str) -> ActiveSkill | None:
     return ActiveSkill(name=name, digest=digest, text=whole, allowed=allowed, disallowed=disallowed)
 
 
+def parted(text: str) -> tuple[str, str, str] | None:
+    """The opening tag of the skill that a text begins with, what it says, and its closing tag."""
+    opening = _OPENING.match(text)
+    if opening is None or (end := text.find(_CLOSING, opening.end())) < 0:
+        return None
+    return text[: opening.end()], text[opening.end() : end], text[end:]
+
+
 def bound(message: Message, skills: Iterable[ActiveSkill]) -> Message:
     """What is said to a child, with the lists of tools that narrow its parent's turn: they bind the child, too."""
     texts = [skill_text(skill.name, _BOUND, skill.allowed, skill.disallowed) for skill in skills]
@@ -85,6 +93,12 @@ def bound(message: Message, skills: Iterable[ActiveSkill]) -> Message:
     ]
     first, *others = message.parts  # a skill's own text comes after them, and counts
     return replace(message, parts=(first, *lists, *others))
+
+
+def is_bound(text: str) -> bool:
+    """Whether a text only brings the lists of a chat above: no person called that skill here, nor is it shown."""
+    pieces = parted(text)
+    return pieces is not None and pieces[1] == _BOUND
 
 
 def activation(part: object) -> ActiveSkill | None:
@@ -125,6 +139,8 @@ def active_skills(record: str, messages: Iterable[Message]) -> dict[str, ActiveS
     """By name, the newest of each, the one that was activated longest ago first."""
     found: dict[str, ActiveSkill] = {}
     for skill in (*carried(record), *activations(messages)):
+        if is_bound(skill.text):
+            continue
         found.pop(skill.name, None)
         found[skill.name] = skill
     return found

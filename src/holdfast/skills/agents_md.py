@@ -8,12 +8,13 @@ begins as the one before it did, and a provider's cache holds.
 import asyncio
 import os
 import re
-import stat
 from pathlib import Path
 
 from holdfast.core.codec import storable
+from holdfast.errors import ConfigError, ToolFailed
 from holdfast.log_context import logger
 from holdfast.system import threads
+from holdfast.tools.files.root import Root
 
 log = logger("holdfast.skills")
 
@@ -23,7 +24,6 @@ CHARS_MAX = 32_000
 PARENTS_MAX = 32
 LOOK_S = 5.0
 
-_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _pool = threads.Pool("agents-md", 1)
 _TAG = re.compile(r"<\s*/?\s*project_instructions", re.IGNORECASE)
 
@@ -80,19 +80,18 @@ def root_of(folder: Path) -> Path:
 
 
 def _content(place: Path, root: Path) -> str:
-    """Bounded. It may be a link to a CLAUDE.md beside it, but leads nowhere else than into the project."""
-    real = place.resolve()
-    if not real.is_relative_to(root.resolve()):
-        words = f"{storable(str(place))} leads out of its project, and is left out"
+    """Bounded. It may be a link to a CLAUDE.md beside it, but leads nowhere else than into the project, and not to
+    what no tool may touch. Raises OSError.
+    """
+    try:
+        with Root(root).place(str(place.relative_to(root))) as found, found.opened() as (file, _):
+            data = os.read(file, BYTES_MAX + 1)
+    except (ToolFailed, ConfigError) as error:
+        if isinstance(error.__cause__, OSError):
+            raise error.__cause__ from None
+        words = f"{storable(str(place))} is left out: {error}"
         log.warning(words, extra={"action": "agents_md.left_out"})
         return ""
-    file = os.open(real, _FILE | os.O_NOFOLLOW)
-    try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            return ""
-        data = os.read(file, BYTES_MAX + 1)
-    finally:
-        os.close(file)
     text = data[:BYTES_MAX].decode("utf-8", "replace").replace("\x00", "").strip()
     if len(data) > BYTES_MAX or len(text) > CHARS_MAX:
         text = f"{text[:CHARS_MAX]}\n[… the rest of {NAME} is left out: it is too long …]"

@@ -8,11 +8,11 @@ mode and people are asked as ever. An entry is a tool's name, or one of the name
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from holdfast.core.records import Frozen
-from holdfast.core.skill_texts import ActiveSkill
+from holdfast.core.skill_texts import ActiveSkill, attribute
 from holdfast.errors import ConfigError
 from holdfast.tools.permissions.acts import Act, CallTool, Reach, Read, Run, Whereabouts, Write
 from holdfast.tools.permissions.decision import Decision
@@ -45,18 +45,27 @@ class Entry(Frozen):
 
 
 def listed_tools(value: str | list[str]) -> tuple[str, ...]:
-    """The entries of a list, or of a text that has spaces or commas between them."""
-    if isinstance(value, list):
-        entries = [" ".join(entry.split()) for entry in value]
-    else:
-        entries, depth = [""], 0
-        for sign in value:
-            depth += (sign == "(") - (sign == ")" and depth > 0)
-            if depth == 0 and (sign.isspace() or sign == ","):
-                entries.append("")
-            else:
-                entries[-1] += sign
-    return tuple(entry[:ENTRY_CHARS_MAX] for entry in entries if entry)[:ENTRIES_MAX]
+    """The entries of a list, or of a text that has spaces or commas between them, as they stand in a skill's tag."""
+    texts = value if isinstance(value, list) else [value]
+    entries = [attribute(" ".join(entry.split())) for text in texts for entry in _parted(text)[0]]
+    return tuple(entry[:ENTRY_CHARS_MAX] for entry in entries if entry)
+
+
+def in_tag(entries: Iterable[str]) -> str:
+    """What means nothing is left out: a parenthesis without its end would take the entries behind it along."""
+    return " ".join(entry for entry in entries if entry_problem(entry) is None)
+
+
+def _parted(text: str) -> tuple[list[str], bool]:
+    """The entries of a text, and whether each parenthesis in it has an end."""
+    entries, depth = [""], 0
+    for sign in text:
+        depth += (sign == "(") - (sign == ")" and depth > 0)
+        if depth == 0 and (sign.isspace() or sign == ","):
+            entries.append("")
+        else:
+            entries[-1] += sign
+    return entries, depth == 0
 
 
 def entry_problem(text: str) -> str | None:
@@ -72,14 +81,14 @@ def entry_problem(text: str) -> str | None:
 @lru_cache(maxsize=4_096)
 def entry_of(text: str) -> Entry:
     match = _ENTRY.fullmatch(text.strip())
-    if match is None:
+    if match is None or not _parted(text)[1]:
         return Entry()
     name, pattern = match.groups()
     pattern = None if pattern in (None, "", "*", "**", ":*") else pattern.strip()
     if served := _SERVED.fullmatch(name):
         return _checked("call", f"{served[1]}/{served[2] or '*'}") if pattern is None else Entry()
     if (kind := _KINDS.get(name)) is None:
-        return Entry(tool=_NAMES.get(name, name)) if pattern is None else Entry()
+        return Entry(tool=_NAMES.get(name, name)) if pattern is None and "*" not in name else Entry()
     if pattern is None:
         return Entry(kind=kind)
     if kind == "run":
@@ -135,17 +144,17 @@ class _Lists:
         runs = any(isinstance(act, Run) for act in acts)
         if runs and "run" in self._allowed.kinds:
             return None  # a command is one tool, with all the files that it names
-        missing = tuple(str(act) for act in acts if not self._covers(act, where, beside_run=runs))
+        written = {act.path for act in acts if isinstance(act, Write) and self._allowed.means(act, where)}
+        missing = tuple(
+            str(act)
+            for act in acts
+            # What a command reads is the command's affair, what is edited is read.
+            if not (isinstance(act, Read) and (runs or act.path in written)) and not self._allowed.means(act, where)
+        )
         if not missing:
             return None
         words = f"the skill {self._skill}, active in this turn, allows only {self._words}"
         return self._denial(missing, "allowed-tools", words)
-
-    def _covers(self, act: Act, where: Whereabouts, *, beside_run: bool) -> bool:
-        assert self._allowed is not None
-        if isinstance(act, Read) and (beside_run or "write" in self._allowed.kinds):
-            return True  # what a command reads is the command's affair, what is edited is read
-        return self._allowed.means(act, where)
 
     def _denial(self, acts: tuple[str, ...], key: str, why: str) -> Decision:
         return Decision(ruling="deny", acts=acts, by=f"{key} of the skill {self._skill}", why=why)
@@ -153,8 +162,9 @@ class _Lists:
 
 class _Entries:
     def __init__(self, words: str, ruling: str) -> None:
-        entries = [entry_of(text) for text in listed_tools(words)]
-        self.tools = {entry.tool for entry in entries if entry.tool}
+        listed = listed_tools(words)
+        entries = [entry_of(text) for text in listed]
+        self.tools = {*listed, *(entry.tool for entry in entries if entry.tool)}  # one's own may be called `Bash`
         self.kinds = {entry.kind for entry in entries if entry.kind and entry.pattern is None}
         self._ruling = ruling
         patterns = [(entry.kind, entry.pattern) for entry in entries if entry.pattern is not None]

@@ -109,8 +109,10 @@ def _value(first: str, below: list[str]) -> Value:
 
 
 def _block(style: str, below: list[str]) -> str:
-    while below and not below[-1]:
-        below = below[:-1]
+    end = len(below)
+    while end > 0 and not below[end - 1]:
+        end -= 1
+    below = below[:end]
     indents = [len(line) - len(line.lstrip()) for line in below if line]
     lines = [line[min(indents, default=0) :] for line in below]
     if style == "|":

@@ -33,7 +33,7 @@ CATALOGUE_CHARS_MAX = 16_000
 DESCRIBED_CHARS_MIN = 80
 
 _pool = threads.Pool("skills", 2)
-_TAG = re.compile(r"</?available_skills>?", re.IGNORECASE)
+_TAG = re.compile(r"<(\s*/?\s*)available_skills", re.IGNORECASE)
 
 PREAMBLE = (
     "Skills are instructions for particular tasks, written by people. Where a task fits the description of one, call"
@@ -120,7 +120,7 @@ def _described(skill: Skill) -> str:
     pieces = [skill.description, skill.when_to_use]
     if skill.paths:
         pieces.append(f"For files like {', '.join(skill.paths)}.")
-    return _TAG.sub("", " ".join(piece for piece in pieces if piece))
+    return _TAG.sub(r"<\1available-skills", " ".join(piece for piece in pieces if piece))
 
 
 def _short(text: str, chars: int) -> str:

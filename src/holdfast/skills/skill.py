@@ -15,7 +15,7 @@ from holdfast.core.codec import storable
 from holdfast.core.records import Frozen
 from holdfast.core.skill_texts import skill_text
 from holdfast.skills import frontmatter
-from holdfast.skills.allowed_tools import entry_problem, listed_tools
+from holdfast.skills.allowed_tools import ENTRIES_MAX, entry_problem, in_tag, listed_tools
 from holdfast.skills.frontmatter import NoFrontmatter, Value
 
 NAMES = ("SKILL.md", "skill.md")
@@ -66,8 +66,8 @@ class Skill(Frozen):
         if self.files:
             beside.append(f"Files in it, for `read_skill_file`: {', '.join(self.files)}")
         body = "\n\n".join([filled(self.body, self.arguments, arguments, self.folder), "\n".join(beside)])
-        allowed = None if self.allowed is None else " ".join(self.allowed)
-        return skill_text(self.name, storable(body), allowed, " ".join(self.disallowed) or None)
+        allowed = None if self.allowed is None else in_tag(self.allowed)
+        return skill_text(self.name, storable(body), allowed, in_tag(self.disallowed) or None)
 
 
 class SkillRefused(Exception):
@@ -178,7 +178,14 @@ def _tools(found: dict[str, Value], key: str, warnings: list[str]) -> tuple[str,
     if isinstance(value, bool | dict):
         warnings.append(f"`{key}` is no list of tools: it covers nothing")
         return ()
-    return None if value is None else listed_tools(value)
+    if value is None:
+        return None
+    entries = listed_tools(value)
+    if len(entries) > ENTRIES_MAX and key == "disallowed-tools":
+        raise SkillRefused(f"its `{key}` has more than {ENTRIES_MAX} entries, and those behind them would be allowed")
+    if len(entries) > ENTRIES_MAX:
+        warnings.append(f"its `{key}` has more than {ENTRIES_MAX} entries: those behind them cover nothing")
+    return entries[:ENTRIES_MAX]
 
 
 def _flag(found: dict[str, Value], key: str) -> bool | None:

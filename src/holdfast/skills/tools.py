@@ -7,12 +7,13 @@ what that one says.
 
 import os
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from holdfast.core.codec import decode_json
+from holdfast.core.codec import decode_json, storable
 from holdfast.core.records import Expansion, External, Message, NewChat, Replay, Role, Text
 from holdfast.core.skill_texts import SKILL_SOURCE, SKILL_TOOL, ActiveSkill, skill_in
 from holdfast.errors import ConfigError, ToolFailed
@@ -34,6 +35,7 @@ LISTED_MAX = 200
 Active = Callable[[], Mapping[str, ActiveSkill]]
 AgentFor = Callable[[str | None], str]  # who runs a skill that forks, by the name in its SKILL.md
 Forbidden = Callable[[str], str | None]  # why a file may not be read, if a rule says so
+ToolsFor = Callable[[str], tuple[str, ...] | None]  # of the agent that runs a skill that forks; None: all it has
 
 
 def skill_tools(
@@ -43,24 +45,35 @@ def skill_tools(
     called: frozenset[str] = frozenset(),
     shown: Collection[str] = (),
     forbidden: Forbidden = lambda _: None,
+    tools_for: ToolsFor = lambda _: None,
 ) -> dict[str, Tool]:
     """None where there is nothing that a model may call, and nothing `shown` to it whose files it may read."""
     offered = {skill.name: skill for skill in catalogue.for_model(called)}
     readable = {**offered, **{name: catalogue.skills[name] for name in shown if name in catalogue.skills}}
-    tools = {SKILL_TOOL: _activator(offered, active, agent_for)} if offered else {}
+    tools = {SKILL_TOOL: _activator(offered, active, agent_for, tools_for)} if offered else {}
     return {**tools, READER: _reader(readable, forbidden)} if readable else {}
 
 
-def _activator(offered: Mapping[str, Skill], active: Active, agent_for: AgentFor) -> Tool:
+def _activator(offered: Mapping[str, Skill], active: Active, agent_for: AgentFor, tools_for: ToolsFor) -> Tool:
     def delegate(arguments: dict[str, Any], context: ToolContext, now: int) -> Answered | Delegation:
         skill = offered[arguments["name"]]
-        text = skill.text(arguments.get("arguments", ""))
+        words = storable(arguments.get("arguments", ""))
+        text = skill.text(words)
         known = active().get(skill.name)
         if known is not None and known == skill_in(text):
             return Answered(content=f"The skill {skill.name} is active already, with this very text: go on with it.")
         if not skill.forks:
             return Answered(content=text)
-        return _forked(skill, text, arguments.get("arguments", ""), agent_for(skill.agent), context, now)
+        agent = agent_for(skill.agent)
+        message = _task(skill, text, words, now)
+        child = NewChat(
+            id=new_id("chat"),
+            agent=agent,
+            owner=context.owner,
+            active_tools=tools_for(agent),
+            message=message,
+        )
+        return Delegation(external=External.CHILD, child_id=child.id, spawn=child)
 
     return does_nothing(
         Tool(
@@ -75,14 +88,12 @@ def _activator(offered: Mapping[str, Skill], active: Active, agent_for: AgentFor
     )
 
 
-def _forked(skill: Skill, text: str, arguments: str, agent: str, context: ToolContext, now: int) -> Delegation:
+def _task(skill: Skill, text: str, arguments: str, now: int) -> Message:
     made = skill_in(text)
     assert made is not None
     part = Expansion(name=skill.name, source=SKILL_SOURCE, text=text, digest=made.digest)
     said = Text(text=f"/{skill.name} {arguments}".strip())
-    message = Message(id=new_id("msg"), role=Role.USER, parts=(said, part), created_at=now)
-    child = NewChat(id=new_id("chat"), agent=agent, owner=context.owner, message=message)
-    return Delegation(external=External.CHILD, child_id=child.id, spawn=child)
+    return Message(id=new_id("msg"), role=Role.USER, parts=(said, part), created_at=now)
 
 
 def _schema(names: list[str]) -> Raw:
@@ -119,10 +130,10 @@ def _reader(readable: Mapping[str, Skill], forbidden: Forbidden) -> Tool:
         skill = readable.get(name)
         if skill is None:
             raise ToolFailed(f"There is no skill {name[:80]!r} now. There are: {', '.join(readable)}.")
-        if (why_not := forbidden(f"{skill.folder}/{path}")) is not None:
+        if (why_not := forbidden(str(Path(skill.folder) / path))) is not None:
             raise ToolFailed(why_not)
         try:
-            return _read(Root(skill.folder), path, start)
+            return _read(Root(skill.folder, real=True), path, start)
         except ConfigError as error:
             raise ToolFailed(f"The folder of {name} is gone: {error}") from error
 
@@ -158,7 +169,7 @@ def _whole_letters(data: bytes, *, more: bool) -> bytes:
 
 def _listing(root: Root, path: str) -> str:
     if path.strip() in ("", ".", "./"):
-        folder = os.open(root.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        folder = root.open()
         try:
             return _names_in(folder)
         finally:

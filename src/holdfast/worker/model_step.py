@@ -120,7 +120,7 @@ class ModelStep:
         if in_force is not None and in_force.heeded and settings.tool_choice not in (None, "auto", "none"):
             settings = replace(settings, tool_choice=None)  # it has called: asked to in each step, it never ends
         offered = await held.offered_tools()
-        if settings.tool_choice == SKILL_TOOL and SKILL_TOOL not in offered:
+        if settings.tool_choice == SKILL_TOOL and (SKILL_TOOL not in offered or await held.skills.called_are_gone()):
             settings = replace(settings, tool_choice=None)  # the skill that a person called is gone since
         request = Request(
             messages=messages,

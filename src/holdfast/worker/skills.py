@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.core.records import Frozen, Snapshot
-from holdfast.core.skill_texts import SKILL_SOURCE, SKILL_TOOL, ActiveSkill, activations, active_skills
+from holdfast.core.skill_texts import SKILL_SOURCE, SKILL_TOOL, ActiveSkill, activations, active_skills, is_bound
 from holdfast.skills.allowed_tools import Narrowing, has_lists
 from holdfast.skills.shelf import Catalogue
 from holdfast.skills.tools import skill_tools
@@ -35,13 +35,21 @@ class HeldSkills:
         self._scanned: tuple[int, int, int] | None = None  # turn, epoch, and the position up to which it was looked
         self._activated: list[tuple[int, ActiveSkill]] = []  # in that turn, by position
         self._called: frozenset[str] = frozenset()  # by people, in that turn
+        self._left: tuple[str, ...] | None = None  # of the agent's tools, by chat and turn; None: all
 
     async def tools(self) -> dict[str, Tool]:
-        if self._held.agent.shelf is None:
+        held = self._held
+        if held.agent.shelf is None:
             return {}
         found, called = await self._look(), await self.called()
-        shown = active_skills(self._held.history.summary, self._held.history.in_view())
-        return skill_tools(found.catalogue, self._active, self._agent_for, called, shown, self._forbidden)
+        asked = await held.history.terms(held.snapshot)
+        limits = (held.snapshot.chat.active_tools, asked.terms.active_tools if asked is not None else None)
+        given = [frozenset(names) for names in limits if names is not None]
+        self._left = tuple(sorted(frozenset.intersection(*given))) if given else None
+        shown = active_skills(held.history.summary, held.history.in_view())
+        return skill_tools(
+            found.catalogue, self._active, self._agent_for, called, shown, self._forbidden, self._tools_for
+        )
 
     async def told(self) -> str:
         """AGENTS.md, and the catalogue where the model can call something of it."""
@@ -79,11 +87,17 @@ class HeldSkills:
             await self._scan(snapshot, snapshot.calls[0].pos if snapshot.open_calls else snapshot.chat.length)
         return self._called
 
+    async def called_are_gone(self) -> bool:
+        """None of those that people called in this turn is there any more: then the model is to call no other."""
+        called = await self.called()
+        return bool(called) and called.isdisjoint((await self._look()).catalogue.skills)
+
     def _active(self) -> dict[str, ActiveSkill]:
         """Those whose text need not be shown again. Lists of tools count in the turn of an activation: one that has
         them is activated anew in each.
         """
-        history, now = self._held.history, {skill.name for _, skill in self._activated}
+        history = self._held.history
+        now = {skill.name for _, skill in self._activated if not is_bound(skill.text)}
         found = active_skills(history.summary, history.in_view())
         return {name: skill for name, skill in found.items() if name in now or not has_lists(skill)}
 
@@ -94,11 +108,15 @@ class HeldSkills:
 
     def _agent_for(self, name: str | None) -> str:
         """Another agent runs a skill only where this one may spawn it: a skill widens nothing."""
-        own, spawner = self._held.snapshot.chat.agent, self._held.agent.tools.get(SPAWNER)
+        own, spawner = self._held.snapshot.chat.agent, self._held.agent.offered(self._left).get(SPAWNER)
         if name is None or spawner is None:
             return own
-        known = msgspec.json.decode(bytes(spawner.schema))["properties"]["agent"]
+        known = msgspec.json.decode(bytes(spawner.schema)).get("properties", {}).get("agent", {})
         return name if name in known.get("enum", [known.get("const")]) else own
+
+    def _tools_for(self, agent: str) -> tuple[str, ...] | None:
+        """Nor has the agent itself more tools in the chat of a skill that forks than it has here."""
+        return self._left if agent == self._held.snapshot.chat.agent else None
 
     async def _scan(self, snapshot: Snapshot, end: int) -> None:
         """Each message of the turn is looked at once."""
@@ -109,6 +127,7 @@ class HeldSkills:
         start = self._scanned[2]
         for message in await self._held.history.between(snapshot, start, end):
             self._activated += [(start, skill) for skill in activations((message,))]
-            self._called |= {part.name for part in message.expansions if part.source == SKILL_SOURCE}
+            called = [part for part in message.expansions if part.source == SKILL_SOURCE]
+            self._called |= {part.name for part in called if not is_bound(part.text)}
             start += 1
         self._scanned = chat.turn, chat.epoch, start

@@ -29,6 +29,7 @@ DEPTH_MAX = 64
 SCANNED_MAX = 100_000  # entries that one walk looks at
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_STEP = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC  # to go on from
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 _KINDS = (
@@ -42,9 +43,12 @@ _KINDS = (
 
 
 class Root:
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    """`real`: its path was resolved when it was chosen. A symlink that is put on the way later is not followed."""
+
+    def __init__(self, path: str | os.PathLike[str], *, real: bool = False) -> None:
         # Made absolute, not resolved: where a root that is a symlink points may change with a deploy.
         self.path = os.path.abspath(os.fspath(path))
+        self._real = real
         if not os.path.isdir(self.path):
             raise ConfigError(f"{self.path} is not a folder: file tools need one to be confined to")
 
@@ -53,9 +57,26 @@ class Root:
         """Where a path of the model's leads. Raises ToolFailed with the reason if it does not, or not inside, or to
         what no tool may touch.
         """
-        with told(path), _Walk(self.path, path, writes=writes, make_folders=make_folders) as way:
+        with told(path), _Walk(self, path, writes=writes, make_folders=make_folders) as way:
             name = way.go()
             yield RootPlace(way.folder, name, shown(path), way.protected, way.real(name))
+
+    def open(self) -> int:
+        """The folder itself. Raises OSError, and ConfigError where another one lies there than was chosen."""
+        if not self._real:
+            return os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        above, name = os.path.split(self.path)
+        folder = os.open("/", _STEP)
+        try:
+            for part in filter(None, above.split("/")):
+                below = os.open(part, _STEP, dir_fd=folder)
+                os.close(folder)
+                folder = below
+            return os.open(name or ".", _FOLDER, dir_fd=folder)
+        except OSError as error:
+            raise ConfigError(f"{self.path} is not the folder that it was: {error.strerror}") from error
+        finally:
+            os.close(folder)
 
 
 class RootPlace(NamedTuple):
@@ -92,9 +113,10 @@ class RootPlace(NamedTuple):
 class _Walk:
     """The way down from the root, with every folder on it held open."""
 
-    def __init__(self, root: str, path: str, *, writes: bool, make_folders: bool) -> None:
-        self._pending = deque(_components(root, path))
-        self._root = root
+    def __init__(self, root: Root, path: str, *, writes: bool, make_folders: bool) -> None:
+        self._pending = deque(_components(root.path, path))
+        self._open_root = root.open
+        self._root = root.path
         self._shown = shown(path)
         self._writes = writes
         self._make = make_folders
@@ -103,7 +125,7 @@ class _Walk:
         self.protected = floor()
 
     def __enter__(self) -> Self:
-        self._way.append(os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        self._way.append(self._open_root())
         return self
 
     def __exit__(
