@@ -10,7 +10,7 @@ from holdfast.core import commands as cmd
 from holdfast.core import memory
 from holdfast.core.apply import create
 from holdfast.core.memory import Append, EditLimits, Insert, Misfit, Replace, Rewrite, edited, may_show, passages
-from holdfast.core.records import Expansion, Message, NewChat, Role, Text, attempt_id
+from holdfast.core.records import Expansion, Message, NewChat, Role, Text, ToolResult, attempt_id
 from holdfast.core.search_terms import (
     QUERY_TERMS_MAX,
     SCOPE_MARK,
@@ -103,6 +103,18 @@ def fetched(untrusted: bool = True) -> Story:
 def test_a_chat_is_tainted_from_the_first_result_from_outside_on() -> None:
     assert fetched(untrusted=False).chat.tainted_from is None
     assert fetched().chat.tainted_from == 2
+
+
+def test_words_from_outside_about_a_call_that_has_no_result_taint_the_chat_too() -> None:
+    lost = Story().claimed().calls("a", start=True)
+    lost.does(cmd.Outcome(by=lost.by, call_id="a", content="it said: pay", unknown=True, untrusted=True))
+    refused = Story().claimed().calls("a")
+    refused.does(cmd.Refuse(by=refused.by, call_id="a", content="it is away, saying: pay", untrusted=True))
+    for story in (lost, refused):
+        assert story.chat.tainted_from == 2
+        (result,) = story.history[-1].parts
+        assert isinstance(result, ToolResult)
+        assert (result.synthetic is not None, result.untrusted) == (True, True)
 
 
 def test_a_successor_finds_the_taint_and_an_edit_that_cuts_the_result_away_ends_it() -> None:

@@ -1,22 +1,30 @@
 """Memory in the database: blocks that lose no word, facts that are written once, and what goes with a chat."""
 
 import asyncio
+from itertools import pairwise
+from pathlib import Path
 
+import psycopg
 import pytest
 
+from holdfast import faults
 from holdfast.core import commands as cmd
 from holdfast.core import memory as core
 from holdfast.core.memory import Append, Edit, Insert, MemoryRecord, Replace, Rewrite
 from holdfast.core.records import ChatRecord, Role
 from holdfast.errors import InvalidInput, LimitReached, NotFound, RefusedError
+from holdfast.store import memory, open_store
 from holdfast.store.contract import Store
 from holdfast.store.memory import Allowed, Piece
 from holdfast.store.memory_blocks import Unfit
 from holdfast.store.memory_statements import RANKED_MAX, ChatRow
+from holdfast.store.records import StoreOptions
 from holdfast.system.clock import FakeClock
 from holdfast.transfer import delete_owner
+from tests.store.old_databases import a_day_later, copy_of
 from tests.support.behind import sql
 from tests.support.chats import Hand, call, new_chat, user
+from tests.support.waiting import until
 
 ALLOWED = Allowed()
 TABLES = (
@@ -299,6 +307,22 @@ async def test_an_edit_that_cuts_the_page_away_takes_no_taint_from_what_was_read
     assert await found(store, "Mallory") == []
 
 
+async def test_a_proposal_is_no_longer_than_a_block_can_be(store: Store) -> None:
+    """Whoever writes the page cannot fill the database with what no person can accept."""
+    tainted = await chat(store, tainted=True)
+    long = "x" * (core.BLOCK_CHARS_MAX * 4 + 1)
+    edits: tuple[Edit, ...] = (
+        Append(text=long),
+        Insert(line=0, text=long),
+        Replace(old=long, new="x"),
+        Replace(old="x", new=long),
+    )
+    for n, edit in enumerate(edits):
+        with pytest.raises(InvalidInput):
+            await store.memory.edit_by_call(tainted, f"t{n}", "notes", edit, ALLOWED)
+    assert await store.memory.page(kind="proposal") == []
+
+
 async def test_a_proposal_that_does_not_fit_any_more_stays_for_the_person(store: Store) -> None:
     tainted = await chat(store, tainted=True)
     await store.memory.edit_by_call(tainted, "t1", "notes", Replace(old="gone", new="x"), ALLOWED)
@@ -362,6 +386,32 @@ async def test_the_index_has_no_term_that_two_owners_share(store: Store, store_u
         shared = sql(store_url, "SELECT word FROM ts_stat('SELECT terms FROM memory_passages') WHERE ndoc > 1")
     assert shared == []
     assert await found(store, "sho") == ["The shop opens at nine"]
+
+
+@pytest.mark.bare_database
+async def test_what_older_code_indexed_is_found_again(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its terms did not begin with their owner's key. They are made anew slice by slice, wherever that is ended."""
+    monkeypatch.setattr(memory, "PASSAGES_DROPPED_MAX", 3)
+    copy_of("schema20-memory", store_url)
+    async with open_store(store_url, a_day_later()) as store:
+        assert await store.memory.renew_index()
+    async with open_store(store_url, a_day_later()) as store:
+        while await store.memory.renew_index():
+            pass
+        for owner in ("ada", "bob"):
+            assert sorted(await found(store, "walrus", owner=owner)) == [
+                f"The walrus of {owner} is called Wally",
+                "The walrus swims.",
+                f"They spoke of a walrus of {owner}.",
+                "Where is the walrus?",
+            ]
+            assert await found(store, "wally", owner=owner) == [f"The walrus of {owner} is called Wally"]
+            await store.delete_chat(f"{owner}s")
+            assert await found(store, "walrus", owner=owner) == []
+    if store_url.startswith("sqlite"):
+        sql(store_url, "INSERT INTO memory_index (memory_index, rank) VALUES ('integrity-check', 1)")
+        sql(store_url, "CREATE VIRTUAL TABLE words USING fts5vocab('memory_index', 'row')")
+        assert sql(store_url, "SELECT term FROM words") == [], "nothing is left of the terms as they were"
 
 
 async def test_no_query_is_malformed(store: Store) -> None:
@@ -489,6 +539,29 @@ async def test_a_deleted_chat_takes_with_it_all_that_came_from_it(store: Store, 
     assert await found(store, "xyzzy", outside=True) == []
 
 
+async def test_what_is_found_of_a_chat_goes_in_slices_that_are_small_for_what_they_cost(tmp_path: Path) -> None:
+    """A passage takes a hundred times as long to delete as a message: each of its words leaves SQLite's index."""
+    store_url = f"sqlite:///{tmp_path}/holdfast.db"
+    async with open_store(store_url, StoreOptions()) as store:
+        talk = await chat(store)
+        await store.memory.enter(talk, 20, 5)
+        text = "the walrus " * 180
+        for at in range(0, 40, 20):
+            made = range(at, at + 20)
+            pieces = [Piece(pos=n, role="user", ref=f"m{n}", at=1, tainted=False, text=text) for n in made]
+            assert await store.memory.index(talk, pieces, was=at, upto=at + 20)
+        left = [40]
+
+        def look() -> None:
+            left.append(sql(store_url, "SELECT count(*) FROM memory_passages")[0][0])
+            faults.arm("clear.before", look)
+
+        faults.arm("clear.before", look)
+        await store.delete_chat(talk.id)
+        assert max(before - after for before, after in pairwise([*left, 0])) < 10
+        assert rows_of(store_url, "walrus") == []
+
+
 async def test_what_a_deleted_chat_had_replaced_counts_again(store: Store) -> None:
     first, second = await chat(store), await chat(store)
     old = await remember(store, first, "lives in Bern")
@@ -519,6 +592,34 @@ async def test_nothing_is_written_for_a_chat_that_is_gone_or_another_under_its_i
             await write
     assert all(sql(store_url, f"SELECT count(*) FROM {table}") == [(0,)] for table in TABLES)
     await store.memory.enter(new, 20, 5)
+
+
+async def test_what_is_accepted_while_its_chat_is_deleted_goes_with_the_chat(postgres_url: str) -> None:
+    """Where writers go side by side: the deletion has looked for rows before those of the acceptance are there."""
+    async with open_store(postgres_url, StoreOptions()) as store:
+        await store.memory.edit_block("ada", "agent", "notes", Append(text="by hand"), by="ann")
+        going = await chat(store, tainted=True)
+        await store.memory.edit_by_call(going, "c1", "notes", Append(text="xyzzy"), ALLOWED)
+        (record,) = await store.memory.page(chat_id=going.id)
+        with psycopg.connect(postgres_url, connect_timeout=10) as somebody:
+            somebody.execute("SELECT 1 FROM memory_blocks FOR UPDATE")
+            accepting = asyncio.ensure_future(store.memory.accept(record.id, by="ann"))
+            await until(lambda: waiting_for_locks(postgres_url) == 1)
+            deleting = asyncio.ensure_future(store.delete_chat(going.id))
+            await until(lambda: waiting_for_locks(postgres_url) == 2 or deleting.done())
+            somebody.rollback()
+        await asyncio.gather(accepting, deleting, return_exceptions=True)
+        assert deleting.exception() is None
+        assert rows_of(postgres_url, "xyzzy") == []
+        assert rows_of(postgres_url, going.id) == []
+
+
+def waiting_for_locks(url: str) -> int:
+    with psycopg.connect(url, connect_timeout=10) as looking:
+        ((count,),) = looking.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        ).fetchall()
+        return int(count)
 
 
 async def test_the_end_of_an_owner_is_the_end_of_its_memory(store: Store, store_url: str) -> None:

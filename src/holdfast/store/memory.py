@@ -37,6 +37,7 @@ from holdfast.store.budgets import StepRunner, Steps
 from holdfast.store.checks import page_size
 from holdfast.store.memory_blocks import BlockTexts, BlockVersion, block_of, check_name, provenance
 from holdfast.store.memory_statements import (
+    PASSAGE_COLUMNS,
     ChatRow,
     MemoryStatements,
     block_values,
@@ -49,6 +50,7 @@ from holdfast.store.rows import Row
 T = TypeVar("T")
 ALL_KINDS: tuple[PassageKind, ...] = ("fact", "episode", "message")
 PASSAGES_TOGETHER_MAX = 40  # of one transaction
+PASSAGES_DROPPED_MAX = 5  # of one transaction, for which every writer of a SQLite file waits: 10 to 20 ms for each
 COUNTED_MAX = 100
 _EDIT: msgspec.json.Decoder[Edit] = msgspec.json.Decoder(Edit)
 
@@ -94,6 +96,13 @@ def check_whose(owner: str, agent: str) -> None:
         raise InvalidInput("agent", "is empty: say whose memory, by the agent's name")
 
 
+def check_edit(edit: Edit) -> None:
+    """No text of it is longer than any block: whether it fits is seen where it is applied, as no proposal was."""
+    for field, text in msgspec.to_builtins(edit).items():
+        if isinstance(text, str):
+            check_text(field, text, bytes_max=core.BLOCK_CHARS_MAX * 4)
+
+
 def check_fact(text: str) -> str:
     check_text("text", text, bytes_max=core.FACT_CHARS_MAX * 4)
     text = text.strip()
@@ -114,11 +123,12 @@ class Memories:
     # --- what a chat is shown -------------------------------------------------------------------------------------
 
     async def enter(self, chat: ChatRecord, facts: int, episodes: int) -> Snapshot:
-        """At the first step of each turn. What the chat is shown is decided when it enters for the first time, and
-        never again; from each turn on it is owed that it is indexed and told of. Raises NotFound.
+        """At the first step of each turn, and where a worker takes one over. What the chat is shown is decided when
+        it enters for the first time, and never again; from each turn on it is owed that it is indexed and told of,
+        and again where a turn that had failed goes on. Raises NotFound.
         """
         found = await self._runner.named_rows(self._sql.chat_row, chat_id=chat.id)
-        if found and (row := ChatRow(*found[0])).life == chat.life and row.mark >= chat.turn:
+        if found and (row := ChatRow(*found[0])).life == chat.life and _is_owed(row, chat, self._now_ms()):
             return msgspec.json.decode(row.snapshot, type=Snapshot)
         return await self._runner.run_steps(lambda: self._entering(chat, facts, episodes))
 
@@ -183,10 +193,11 @@ class Memories:
     # --- what a call writes: once, however often it is asked -------------------------------------------------------
 
     async def edit_by_call(self, chat: ChatRecord, call_id: str, name: str, edit: Edit, allowed: Allowed) -> str:
-        """What the model is told. In a tainted chat it is kept as a proposal. Raises Unfit, LimitReached,
-        NotFound.
+        """What the model is told. In a tainted chat it is kept as a proposal. Raises Unfit, LimitReached, NotFound,
+        InvalidInput.
         """
         check_name(name)
+        check_edit(edit)
         drawn = new_id("block"), new_id("mem")
 
         def work(source: Source, tainted: bool, now: int) -> Steps[str]:
@@ -359,9 +370,7 @@ class Memories:
         """Raises Unfit, LimitReached, InvalidInput."""
         check_whose(owner, agent)
         check_name(name)
-        for field, text in msgspec.to_builtins(edit).items():
-            if isinstance(text, str):
-                check_text(field, text, bytes_max=core.BLOCK_CHARS_MAX * 4)
+        check_edit(edit)
         drawn = new_id("block")
 
         def steps() -> Steps[Block]:
@@ -425,6 +434,10 @@ class Memories:
             if not found:
                 raise NotFound("memory", id)
             now, before = self._now_ms(), memory_of(found[0])
+            if before.chat_id:  # what is written now goes with the chat, if that is being deleted
+                there = yield self._sql.chat, {"chat_id": before.chat_id}
+                if not there or there[0][0] != before.life:
+                    raise NotFound("memory", id)
             after = replace(before, tainted=False, cleared_by=by, cleared_at=now)
             if before.kind == "proposal":
                 proposed = msgspec.json.decode(before.detail, type=Proposed)
@@ -585,11 +598,14 @@ class Memories:
         return bool(await self._runner.run_steps(lambda: _alone(self._sql.take, values | {"until": until})))
 
     async def index(
-        self, chat: ChatRecord, pieces: Sequence[Piece], *, was: int, upto: int, anew: bool = False
+        self, chat: ChatRecord, pieces: Sequence[Piece], *, was: int, upto: int, anew: bool = False, start: int = 0
     ) -> bool:
-        """Positions from `was` up to, but without, `upto`. `anew`: the history was cut, and all goes first. False:
-        another worker did, or the history was cut while it was read. Raises NotFound.
+        """Positions from `was` up to, but without, `upto`. `anew`: from `start` on the history is another by now, and
+        what was found of it goes first, in slices. False: another worker did, or the history was cut while it was
+        read. Raises NotFound.
         """
+        while anew and await self._runner.run_steps(lambda: self._dropping_passages(chat, was, start)):
+            pass
 
         def steps() -> Steps[bool]:
             if (yield from self._living(chat)).epoch != chat.epoch:
@@ -597,12 +613,48 @@ class Memories:
             moved = {"chat_id": chat.id, "was": was, "indexed_to": upto, "epoch": chat.epoch}
             if not (yield self._sql.move_index, moved):
                 return False
-            if anew:
-                yield self._sql.drop_passages_from, {"chat_id": chat.id, "pos": 0}
+            rest = {"chat_id": chat.id, "pos": start, "limit": PASSAGES_DROPPED_MAX}
+            while anew and (yield self._sql.drop_passages_from, rest):
+                pass
             scope = {"chat_id": chat.id, "owner": chat.owner, "agent": chat.agent}
             for piece in pieces:
                 values = {"kind": "message", "ref": piece.ref, "pos": piece.pos, "role": piece.role, "at": piece.at}
                 yield self._sql.insert_passage, self._passage(scope, values, piece.tainted, piece.text)
+            return True
+
+        return await self._runner.run_steps(steps)
+
+    def _dropping_passages(self, chat: ChatRecord, was: int, start: int) -> Steps[bool]:
+        """True: there is more to drop. Not where another worker has done it, and indexed what there is now."""
+        if (yield from self._living(chat)).epoch != chat.epoch:
+            return False
+        found = yield self._sql.chat_row, {"chat_id": chat.id}
+        if not found or (row := ChatRow(*found[0])).epoch == chat.epoch or row.indexed_to != was:
+            return False
+        of = {"chat_id": chat.id, "pos": start, "limit": PASSAGES_DROPPED_MAX}
+        return len((yield self._sql.drop_passages_from, of)) == PASSAGES_DROPPED_MAX
+
+    async def still_indexed_to(self, chat: ChatRecord) -> int:
+        """Up to where the index tells of the history as it is now: most of what begins an epoch cuts little of it, or
+        nothing.
+        """
+        values = {"chat_id": chat.id, "length": chat.length}
+        found = await self._runner.named_rows(self._sql.last_valid_passage, **values)
+        return int(found[0][0]) + 1 if found else 0
+
+    async def renew_index(self) -> bool:
+        """Terms that older code made are made anew, of a slice of passages: what another worker has in hand
+        is left to it. False: there were none.
+        """
+        if not await self._runner.named_rows(self._sql.has_old_passages):
+            return False
+
+        def steps() -> Steps[bool]:
+            rows = yield self._sql.old_passages, {"limit": PASSAGES_DROPPED_MAX}
+            for id, *row in rows:
+                old = dict(zip(PASSAGE_COLUMNS, row, strict=True))
+                made = self._passage(old, old, bool(old["tainted"]), old["text"])
+                yield self._sql.renew_passage, {"id": id, "terms": made["terms"]}
             return True
 
         return await self._runner.run_steps(steps)
@@ -643,7 +695,9 @@ class Memories:
     async def settle(
         self, row: ChatRow, due_at: int | None, *, tries: int = 0, problem: str = "", told_to: int | None = None
     ) -> None:
-        """Nothing more is to be done before then; None: before the next turn."""
+        """Nothing more is to be done before then; None: before the next turn. Where the row is not as it was taken
+        any more, what is owed since stays so.
+        """
         values = _settled(row, due_at, tries=tries, problem=problem, told_to=told_to)
         await self._runner.run_steps(lambda: _alone(self._sql.settle, values))
 
@@ -651,6 +705,14 @@ class Memories:
         found = await self._runner.named_rows(self._sql.next_due)
         due: int | None = found[0][0]
         return due
+
+
+def _is_owed(row: ChatRow, chat: ChatRecord, now: int) -> bool:
+    """What this turn says is owed already, and no worker has begun with it. A compaction at rest says nothing."""
+    if row.mark != chat.turn:
+        return row.mark > chat.turn
+    waits = row.due_at is not None and row.due_at <= now and not row.tries
+    return waits or chat.turn_started_at is None
 
 
 def _alone(statement: str, values: dict[str, Any]) -> Generator[tuple[str, dict[str, Any]], list[Row], list[Row]]:
@@ -661,7 +723,7 @@ def _settled(
     row: ChatRow, due_at: int | None, *, tries: int = 0, problem: str = "", told_to: int | None = None
 ) -> dict[str, Any]:
     told = row.told_to if told_to is None else told_to
-    values = {"chat_id": row.chat_id, "mark": row.mark, "due_at": due_at, "told_to": told}
+    values = {"chat_id": row.chat_id, "mark": row.mark, "taken": row.due_at, "due_at": due_at, "told_to": told}
     return values | {"tries": tries, "problem": problem[:500]}
 
 

@@ -10,7 +10,7 @@ from holdfast.store.rows import Row
 
 RANKED_MAX = 500  # passages of a search that are looked at more closely
 MEMORY_COLUMNS: tuple[str, ...] = MemoryRecord.__struct_fields__
-_PASSAGE_COLUMNS = ("chat_id", "owner", "agent", "kind", "ref", "pos", "role", "at", "tainted", "text")
+PASSAGE_COLUMNS = ("chat_id", "owner", "agent", "kind", "ref", "pos", "role", "at", "tainted", "text")
 _CHAT_COLUMNS = "chat_id, life, owner, agent, snapshot, mark, due_at, tries, epoch, indexed_to, told_to, problem"
 
 
@@ -138,6 +138,7 @@ class MemoryStatements:
         *,
         lock: str | None = None,
         share: str = "",
+        skips: str = "",
     ) -> None:
         def made(statement: str, **pieces: str) -> str:
             for name, piece in pieces.items():
@@ -234,13 +235,30 @@ class MemoryStatements:
         self.drop_memory = made("DELETE FROM memories WHERE id = {id}")
 
         # the index
-        marks = ", ".join(f"{{{name}}}" for name in _PASSAGE_COLUMNS)
+        marks = ", ".join(f"{{{name}}}" for name in PASSAGE_COLUMNS)
         self.insert_passage = made(
-            f"INSERT INTO memory_passages ({', '.join(_PASSAGE_COLUMNS)}, terms) VALUES ({marks}, {form.terms})"
+            f"INSERT INTO memory_passages ({', '.join(PASSAGE_COLUMNS)}, terms, form) "
+            f"VALUES ({marks}, {form.terms}, 1)"
         )
+        # Those that older code made, and in whose form no search looks for them.
+        self.has_old_passages = "SELECT 1 FROM memory_passages WHERE form = 0 LIMIT 1"
+        self.old_passages = made(
+            f"SELECT id, {', '.join(PASSAGE_COLUMNS)} FROM memory_passages WHERE form = 0 "
+            f"ORDER BY id LIMIT {{limit}}{skips}"
+        )
+        self.renew_passage = made(f"UPDATE memory_passages SET terms = {form.terms}, form = 1 WHERE id = {{id}}")
         self.drop_passages_of = made("DELETE FROM memory_passages WHERE ref = {id} AND kind <> 'message'")
         self.drop_passages_from = made(
-            "DELETE FROM memory_passages WHERE chat_id = {chat_id} AND kind = 'message' AND pos >= {pos}"
+            "DELETE FROM memory_passages WHERE id IN (SELECT id FROM memory_passages "
+            "WHERE chat_id = {chat_id} AND kind = 'message' AND pos >= {pos} LIMIT {limit}) RETURNING id"
+        )
+        # A message is cut away with all that follow it, so what stands before one that is there still is there, too.
+        # By those of the model, whose ids are ours: who edits a message may give it the id that it had.
+        self.last_valid_passage = made(
+            "SELECT passage.pos FROM memory_passages AS passage JOIN journal ON journal.chat_id = passage.chat_id "
+            "AND journal.pos = passage.pos AND journal.ref = passage.ref WHERE passage.chat_id = {chat_id} "
+            "AND passage.kind = 'message' AND passage.role = 'assistant' AND passage.pos < {length} "
+            "ORDER BY passage.pos DESC LIMIT 1"
         )
         search = {
             "from": form.tables,
@@ -255,8 +273,9 @@ class MemoryStatements:
         self.insert_chat = insert("memory_chats", _CHAT_COLUMNS.split(", "))
         self.drop_chat = made("DELETE FROM memory_chats WHERE chat_id = {chat_id} AND life <> {life}")
         self.mark_turn = made(
-            "UPDATE memory_chats SET mark = {mark}, due_at = {due_at}, tries = 0, problem = '' "
-            "WHERE chat_id = {chat_id} AND mark < {mark}"
+            "UPDATE memory_chats SET mark = {mark}, due_at = {due_at}, tries = 0, problem = '', "
+            "told_to = CASE WHEN told_to < {mark} THEN told_to ELSE {mark} - 1 END "
+            "WHERE chat_id = {chat_id} AND mark <= {mark}"
         )
         self.owed = made(_OWED, agents=listed.replace("{}", "{agents}"))
         self.take = made(
@@ -269,7 +288,7 @@ class MemoryStatements:
         )
         self.settle = made(
             "UPDATE memory_chats SET due_at = {due_at}, told_to = {told_to}, problem = {problem}, tries = {tries} "
-            "WHERE chat_id = {chat_id} AND mark = {mark}"
+            "WHERE chat_id = {chat_id} AND mark = {mark} AND due_at = {taken}"
         )
         self.next_due = made("SELECT min(due_at) FROM memory_chats WHERE due_at IS NOT NULL")
 
@@ -282,7 +301,7 @@ class MemoryStatements:
         )
         self.forget_passages = made(
             "DELETE FROM memory_passages WHERE id IN "
-            f"(SELECT id FROM memory_passages WHERE owner = {{owner}} {some}) RETURNING id"
+            "(SELECT id FROM memory_passages WHERE owner = {owner} LIMIT 5) RETURNING id"
         )
         self.forget_chats = made(
             "DELETE FROM memory_chats WHERE chat_id IN "

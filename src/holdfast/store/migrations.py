@@ -10,7 +10,7 @@ from importlib.resources import files
 from holdfast.core.records import Frozen
 from holdfast.errors import SchemaError
 
-CODE_LEVEL = 13
+CODE_LEVEL = 14
 
 
 class Migration(Frozen):

@@ -1,7 +1,8 @@
 """The memory of a held chat: what its model is shown, and what its calls do to it.
 
-What is shown is decided in the database when the chat takes its first step, and read again only when another worker
-takes the chat over: it says the same then, so that the provider's cache of the prompt stays warm.
+What is shown is decided in the database when the chat takes its first step, and read again with each turn, and where
+another worker takes the chat over: it says the same then, but for what was deleted, so that the provider's cache of
+the prompt stays warm.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -41,9 +42,8 @@ class ChatMemory:
         if self._entered != chat.turn:
             try:
                 snapshot = await self._store.memory.enter(chat, self._policy.facts_shown, self._policy.episodes_shown)
-                if self._entered is None:
-                    shown = await self._store.memory.shown(snapshot)
-                    self._text = shown_text(shown, dict(self._policy.blocks))
+                shown = await self._store.memory.shown(snapshot)  # without what was deleted since the last turn
+                self._text = shown_text(shown, dict(self._policy.blocks))
             except NotFound as error:
                 raise Moved("the chat was deleted") from error
             self._entered = chat.turn

@@ -7,7 +7,8 @@ nothing; one with such agents asks once a minute, when a chat of its own came to
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -41,6 +42,8 @@ LOOK_S = 60.0  # without a hint
 HINTS_S = 1.0  # between two looks, whatever is hinted
 TAKEN_MS = 10 * 60_000  # by one worker
 TOGETHER_MAX = 4
+OF_ONE_AGENT_MAX = 3  # summaries at once, of those: a model that hangs leaves a place to others
+NO_PLACE_MS = 15_000
 LOOKED_AT_MAX = 16
 TRIES_MAX = 5
 AGAIN_MS = 60_000  # after the first failure; four times as long after each further one
@@ -48,8 +51,11 @@ NO_BUDGET_MS = 3_600_000
 DEADLINE_S = 120.0
 GRACE_S = 5.0
 EXCERPT_CHARS = 12_000
+EXCERPT_ROWS = 40
 OPENING_CHARS = 2_000
 PAGE_ROWS = 200
+RENEWED_MAX = 10  # slices of one look
+RENEW_S = 3_600.0  # between two looks for what older code, which may still run, has indexed
 PAGE_BYTES = 1 << 20
 EPISODE_TOKENS = 400
 
@@ -87,6 +93,8 @@ class Chronicler:
         self._stopped = False
         self._stops: set[StopSignal[Cause]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._asking: Counter[str] = Counter()  # summaries under way, by agent
+        self._renew_at_s = 0.0  # by the loop
         self.looks = 0
         self.indexed = 0  # messages
         self.told = 0  # episodes
@@ -101,7 +109,7 @@ class Chronicler:
             "episodes_made": self.told,
             "failed": self.failed,
             "at_work": len(self._tasks),
-            "at_work_max": TOGETHER_MAX,
+            "at_work_max": LOOKED_AT_MAX + TOGETHER_MAX,
             "last_error": self.last_error,
         }
 
@@ -125,7 +133,7 @@ class Chronicler:
         while True:
             pause_s = LOOK_S
             try:
-                pause_s = await self.run_once()
+                pause_s = await self._look()
             except Exception as error:  # noqa: BLE001  one that has died remembers nothing, and says nothing
                 self._note(error)
                 self._on_trouble("memory_failed", error)
@@ -136,6 +144,13 @@ class Chronicler:
 
     async def run_once(self) -> float:
         """One look, and what it found, done. Returns how long there is nothing to do, in seconds."""
+        pause_s = await self._look()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
+        return pause_s
+
+    async def _look(self) -> float:
+        """What it found is indexed when it returns. Summaries are made beside it: no chat waits for another's."""
         self._hinted.clear()
         self.looks += 1
         rows = await self._store.memory.owed(list(self._agents), self._store.now_ms(), LOOKED_AT_MAX)
@@ -147,25 +162,35 @@ class Chronicler:
                 if not self._stopped:
                     await self._attend(row)
 
-        tasks = [asyncio.get_running_loop().create_task(attend(row)) for row in rows]
-        self._tasks.update(tasks)
-        for task in tasks:
-            task.add_done_callback(self._done)
-        if tasks:
+        if tasks := [self._begin(attend(row)) for row in rows]:
             await asyncio.wait(tasks)  # a shutdown cancels this, and not what it waits for: `stop` ends that
-        for task in tasks:
-            if not task.cancelled() and (error := task.exception()) is not None:
-                raise error
-        if len(rows) == LOOKED_AT_MAX:
+        if await self._renew() or len(rows) == LOOKED_AT_MAX:
             return 0.0
         due_at = await self._store.memory.next_due()
         ahead_s = LOOK_S if due_at is None else (due_at - self._store.now_ms()) / 1000
         return min(LOOK_S, ahead_s) if ahead_s > 0 else LOOK_S
 
+    async def _renew(self) -> bool:
+        """What older code indexed is made to be found. True: there is more of it."""
+        if self._renew_at_s > asyncio.get_running_loop().time():
+            return False
+        for _ in range(RENEWED_MAX):
+            if not await self._store.memory.renew_index():
+                self._renew_at_s = asyncio.get_running_loop().time() + RENEW_S
+                return False
+        return True
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
     def _done(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # the look that began it raises it; where that is over, there is nothing to report
+        if not task.cancelled() and isinstance(error := task.exception(), Exception) and not self._stopped:
+            self._note(error)
+            self._on_trouble("memory_failed", error)
 
     # --- one chat -------------------------------------------------------------------------------------------------
 
@@ -174,16 +199,24 @@ class Chronicler:
         until = self._store.now_ms() + TAKEN_MS
         if not await store.take(row, until):
             return
+        row = row._replace(due_at=until)
         if row.tries >= TRIES_MAX:  # workers died of it, or were killed, each time
             await store.settle(row, None, problem=row.problem or f"given up after {row.tries} tries")
             return
-        agent = self._agents[row.agent]
+        await self._kept(row, self._index_and_tell(row))
+
+    async def _index_and_tell(self, row: ChatRow) -> None:
+        chat = (await self._store.read_chat(row.chat_id)).chat
+        if chat.life != row.life or chat.state not in AT_REST:
+            return  # its turn marks it anew, or is over later: then it is looked at when it is due again
+        await self._index(chat, row)
+        await self._tell(self._agents[row.agent], chat, row)
+
+    async def _kept(self, row: ChatRow, work: Coroutine[Any, Any, None]) -> None:
+        """What becomes of it where it fails is kept in the chat's row."""
+        store = self._store.memory
         try:
-            chat = (await self._store.read_chat(row.chat_id)).chat
-            if chat.life != row.life or chat.state not in AT_REST:
-                return  # its turn marks it anew, or is over later: then it is looked at when it is due again
-            await self._index(chat, row)
-            await self._tell(agent, chat, row)
+            await work
         except NotFound:
             return  # it was deleted, and all this with it
         except BudgetReached as reached:
@@ -217,7 +250,7 @@ class Chronicler:
 
     async def _index(self, chat: ChatRecord, row: ChatRow) -> None:
         was, anew = row.indexed_to, chat.epoch != row.epoch
-        start = 0 if anew else was
+        start = await self._store.memory.still_indexed_to(chat) if anew else was
         if start >= chat.length and not anew:
             return
         while start < chat.length or anew:
@@ -235,7 +268,7 @@ class Chronicler:
                 upto = line.pos + 1
             else:
                 upto = chat.length if len(page) < PAGE_ROWS and not _cut_short(page) else upto
-            if not await self._store.memory.index(chat, pieces, was=was, upto=upto, anew=anew):
+            if not await self._store.memory.index(chat, pieces, was=was, upto=upto, anew=anew, start=start):
                 return  # another worker does it
             self.indexed += len({piece.pos for piece in pieces})
             was = start = upto
@@ -264,6 +297,23 @@ class Chronicler:
         if due_at > self._store.now_ms():
             await self._store.memory.settle(row, due_at)
             return
+        if self._stopped or not self._has_place(row.agent):
+            again_at = self._store.now_ms() + (0 if self._stopped else NO_PLACE_MS)
+            await self._store.memory.settle(row, again_at, tries=row.tries, problem=row.problem)
+            return
+        self._asking[row.agent] += 1
+        _ = self._begin(self._made(agent, policy, chat, row))
+
+    def _has_place(self, agent: str) -> bool:
+        return self._asking.total() < TOGETHER_MAX and self._asking[agent] < OF_ONE_AGENT_MAX
+
+    async def _made(self, agent: Agent[Any], policy: Memory, chat: ChatRecord, row: ChatRow) -> None:
+        try:
+            await self._kept(row, self._make(agent, policy, chat, row))
+        finally:
+            self._asking[row.agent] -= 1
+
+    async def _make(self, agent: Agent[Any], policy: Memory, chat: ChatRecord, row: ChatRow) -> None:
         if not (excerpt := await self._excerpt(chat)):
             await self._store.memory.settle(row, None, told_to=row.mark)
             return
@@ -285,6 +335,8 @@ class Chronicler:
         )
         stop: StopSignal[Cause] = StopSignal()
         self._stops.add(stop)
+        if self._stopped:
+            stop.set(Cause.SHUTDOWN)
         timer = asyncio.get_running_loop().call_later(DEADLINE_S, stop.set, Cause.DEADLINE)
         try:
             async with asyncio.timeout(DEADLINE_S + GRACE_S):
@@ -322,17 +374,22 @@ class Chronicler:
     async def _excerpt(self, chat: ChatRecord) -> str:
         """How it began, a summary where there is one, and how it ended."""
         opening = await self._said(chat, 0, OPENING_CHARS)
-        tail = await self._said(chat, max(0, chat.length - 40), EXCERPT_CHARS)
-        if chat.length <= 40:
+        tail = await self._said(chat, max(0, chat.length - EXCERPT_ROWS), EXCERPT_CHARS)
+        if chat.length <= EXCERPT_ROWS:
             return tail
         compaction = await self._store.read_compaction(chat.id)
         middle = compaction.summary[:OPENING_CHARS] if compaction is not None else "[…]"
         return f"{opening}\n{middle}\n{tail}"
 
     async def _said(self, chat: ChatRecord, start: int, chars: int) -> str:
-        page = await self._store.read_history(chat.id, start=start, limit=40, bytes_max=PAGE_BYTES)
-        said = (_message(line) for line in page if line.role in (Role.USER, Role.ASSISTANT))
-        lines = [f"{message.role}: {message.text}" for message in said if message.text.strip()]
+        """Of `EXCERPT_ROWS` positions, page by page: results between them may be long, and are none of it."""
+        lines: list[str] = []
+        upto = min(start + EXCERPT_ROWS, chat.length)
+        while start < upto:
+            page = await self._store.read_history(chat.id, start=start, limit=upto - start, bytes_max=PAGE_BYTES)
+            said = (_message(line) for line in page if line.role in (Role.USER, Role.ASSISTANT))
+            lines += [f"{message.role}: {message.text}" for message in said if message.text.strip()]
+            start = page[-1].pos + 1 if page else upto
         text = "\n".join(lines)
         return text if len(text) <= chars else f"{text[: chars // 2]}\n[…]\n{text[-chars // 2 :]}"
 

@@ -860,6 +860,7 @@ MEMORY = MemoryStatements(
     matched=matched_by_tsquery,
     lock="SELECT pg_advisory_xact_lock(hashtextextended('holdfast memory of ' || {scope}, 0))",
     share=" FOR KEY SHARE",
+    skips=" FOR UPDATE SKIP LOCKED",
 )
 
 BUDGETS = budget_statements(
