@@ -199,6 +199,7 @@ def _begin(begin: _Beginning, target: Callable[[], None]) -> None:
     faults.arm_from_environment()
     if begin.folder is not None:
         os.chdir(begin.folder)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever the tests were started under, nohup as well
     if begin.new_session:
         os.setsid()
         if os.isatty(0):

@@ -102,7 +102,11 @@ def server(
         listening = ServerProcess(process, home, said[-1].rpartition(" ")[2], said)
         ear = threading.Thread(target=lambda: said.extend(line.strip() for line in words), daemon=True)
         ear.start()
-        yield listening
+        try:
+            yield listening
+        except BaseException as error:
+            error.add_note("\n".join(["what the server said:", *said]))
+            raise
         listening.stop()
         ear.join(10.0)
     finally:
