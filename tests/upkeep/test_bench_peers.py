@@ -1,10 +1,14 @@
-"""The bench beside peers reads right what it reports: of traces, of a ledger, and where databases are."""
+"""The bench beside peers reads right what it reports: of traces, of a ledger, and where databases are. Its page says
+what was measured, and no more.
+"""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+from bench.benchmarks import MILLION, PAGE, kept_peers, page
 from bench.peers.ledger import done_twice, entries
 from bench.peers.running import traced_in
 
@@ -45,3 +49,7 @@ def test_a_bench_keeps_its_databases_on_a_disk() -> None:
     environ = {name: value for name, value in os.environ.items() if name != "TMPDIR"}
     said = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environ, check=True, capture_output=True)
     assert said.stdout.decode().strip() == "/var/tmp"
+
+
+def test_the_page_of_benchmarks_is_what_the_bench_makes_of_the_figures_it_kept() -> None:
+    assert PAGE.read_text() == page(kept_peers(), json.loads(MILLION.read_text()))
