@@ -5,24 +5,45 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator
 
+import msgspec
 from workload import ANSWER, QUESTION, TEXT, Workload
 
 from holdfast import Agent, AgentLimits, App, tool
-from holdfast.models.base import Request, StreamPart
-from holdfast.testing import Call, Say, ScriptedModel
+from holdfast.models.base import (
+    CallArguments,
+    CallEnded,
+    CallStarted,
+    Opened,
+    Request,
+    ResponseFinished,
+    StreamPart,
+    TextDelta,
+    Usage,
+)
 from holdfast.tools.context import ToolContext
 
 work = Workload()
 
 
-class NotedModel(ScriptedModel):
-    """A script that notes when it is asked, and by which chat: the question says so."""
+class PlainModel:
+    """One of our own, as plain as those that the others are given. The question says which chat asks."""
+
+    name = "plain:model"
+    provider = "plain"
+    context_limit = None
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamPart, None]:
-        cycle = sum(1 for message in request.messages if message.role == "tool")
-        work.asked(next(message.text for message in request.messages if message.role == "user").split()[-1], cycle)
-        async for part in super().stream(request):
-            yield part
+        cycle = len(request.messages) // 2
+        yield Opened()
+        if work.asked(request.messages[0].text.split()[-1], cycle):
+            yield TextDelta(text=TEXT)
+            yield CallStarted(index=0, name="weather")
+            yield CallArguments(index=0, text=msgspec.json.encode({"city": "Bern", "cycle": cycle}).decode())
+            yield CallEnded(index=0)
+        else:
+            yield TextDelta(text=ANSWER)
+        yield Usage(input_tokens=100, output_tokens=20)
+        yield ResponseFinished()
 
 
 def build() -> App:
@@ -31,12 +52,8 @@ def build() -> App:
         """Current weather in a city."""
         return await work.tool(context.chat_id, cycle)
 
-    says = Say(text=TEXT, piece_chars=30)
-    script: list[list[object]] = [
-        [says, Call(name="weather", arguments={"city": "Bern", "cycle": n})] for n in range(work.cycles)
-    ]
     limits = AgentLimits(steps=1_000_000)
-    return App(work.database, [Agent("cycler", NotedModel(*script, ANSWER), tools=[weather], limits=limits)])
+    return App(work.database, [Agent("cycler", PlainModel(), tools=[weather], limits=limits)])
 
 
 async def main() -> None:
