@@ -103,14 +103,15 @@ What is missed is missed in this run, and is what to work on next. Two things li
 commits that wait for the disk, and between them Python has to run the model call, the tool and two decisions of the
 core. Many chats share commits, so there it is the CPU of a cycle that counts.
 
-Where that goes, by samples of the thread that has the interpreter, 32 chats at once on SQLite: the model call 21 %
-(of it the scripted model itself 8), taking the response 18 % with its commit, the tool and its outcome 13 %, the
-request and the history behind it 12 %, what waits for the turn and folds it 11 %, the thread that writes 6 %, the
-event loop and everything else the rest. No function has more than 4 % of its own: there is no spot left to mend, only
-Python to run less of. What would bring more: the core compiled, which is pure and typed; the open batch in the chat's
-row, which saves a page and a half of six in each commit; a response and its tool's result in one commit, which we do
-not do, since a crash between the two would lose a response that was paid for. uvloop was tried: 8 to 10 % less CPU of
-a cycle, and nothing that could be told from noise for requests, tokens and readers.
+Where that goes, by samples of the thread that has the interpreter, 32 chats at once on SQLite: both commits 25 % (14
+of it decisions of the core), the model call 16 %, who waits for the turn and folds it 13 %, the tool and what stands
+around it 10 %, the request and the history behind it 7 %, the thread that writes 3 %, the event loop and everything
+else the rest. No function has more than 3 % of its own: there is no spot left to mend, only Python to run less of.
+What would bring more: the core compiled, which is pure and typed; the open batch in the chat's row, which saves a
+page and a half of six in each commit; a response and its tool's result in one commit, which we do not do, since a
+crash between the two would lose a response that was paid for. uvloop was tried: 8 to 10 % less CPU of a cycle, and
+nothing that could be told from noise for requests, tokens and readers. So was a shorter switch interval of the
+interpreter: no difference.
 
 ## Streams
 
