@@ -77,9 +77,9 @@ browser: setup ## See to it that there is a Chromium for the tests in a browser
 	@$(BIN)/python -m tests.support.browser
 
 .PHONY: tools
-tools: setup ## See to it that there is what makes and checks clients of the HTTP API, and what reads alert rules
+tools: setup ## See to it that there are the programs that tests need: of clients, alert rules, films, poolers
 	@$(BIN)/python -m tests.support.client_tools
-	@$(BIN)/python -m tests.support.prometheus
+	@$(BIN)/python -m tests.support.distribution
 
 .PHONY: format
 format: setup ## Format the code and mend what the linter can mend

@@ -40,12 +40,13 @@ from holdfast.store.postgres.wire import Asker, ServerWire
 from holdfast.store.records import DeltaBatch, Key, StoreOptions
 from holdfast.system.clock import SystemClock
 from tests.fleet.claimer import Runner
+from tests.support import distribution
 from tests.support.behind import sql
 from tests.support.chats import Hand, call, history, journal, new_chat, texts, unique, user
 from tests.support.hints import say
 from tests.support.hurry import hurried
 from tests.support.looptime import LoopTime
-from tests.support.pgbouncer import PgBouncer, pgbouncer
+from tests.support.pgbouncer import PgBouncer
 from tests.support.ports import free_port
 from tests.support.postgres import SCRAM_OWNER, SCRAM_PASSWORD, PostgresServer
 from tests.support.proxy import TcpProxy
@@ -733,8 +734,8 @@ async def test_a_claim_passes_over_a_chat_that_somebody_locks(postgres_url: str)
 
 @pytest.fixture
 def pooler(postgres_server: PostgresServer) -> Iterator[PgBouncer]:
-    if pgbouncer() is None:
-        pytest.skip("pgbouncer is not installed here; `apt-get install pgbouncer` brings it")
+    if distribution.find("pgbouncer") is None:
+        pytest.skip(distribution.missing("pgbouncer"))
     with PgBouncer(postgres_server) as pooler:
         yield pooler
 

@@ -10,15 +10,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.support.distribution import find
 from tests.support.ports import free_port
 from tests.support.postgres import OWNER, PostgresServer
 
 START_TIMEOUT_S = 10.0
-
-
-def pgbouncer() -> str | None:
-    """The program, or None. Debian keeps it where only root looks."""
-    return shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 
 
 class PgBouncer:
@@ -32,7 +28,7 @@ class PgBouncer:
         self.port = free_port()
 
     def __enter__(self) -> Self:
-        program = pgbouncer()
+        program = find("pgbouncer")
         assert program is not None
         (self._folder / "users").write_text(f'"{OWNER}" ""\n')
         configuration = self._folder / "pgbouncer.ini"

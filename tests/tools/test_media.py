@@ -28,6 +28,7 @@ from holdfast.tools.media.sources import Medium, kind_of
 from holdfast.tools.media.transcribe import transcribe_tool
 from holdfast.tools.permissions.rulebook import Rulebook
 from holdfast.worker.guard import Guard
+from tests.support import distribution
 from tests.support.chat_server import ChatServer
 from tests.support.speakers import INPUT, OUTPUT, Chat, Gemini, saying
 from tests.support.waiting import until
@@ -38,7 +39,7 @@ PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
 KEY = "sk-very-secret-1234"
-needs_ffmpeg = pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="no ffmpeg here: apt install ffmpeg")
+needs_ffmpeg = pytest.mark.skipif(shutil.which("ffmpeg") is None, reason=distribution.missing("ffmpeg"))
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ tests may use: of the dashboard's form we check what Grafana asks for when it im
 
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import pytest
 
 from holdfast import diagnostics
 from holdfast.health.prometheus import prometheus as metrics_text
-from tests.support import prometheus
+from tests.support import distribution
 
 MONITORING = Path(__file__).parents[2] / "docs" / "monitoring"
 RULES = MONITORING / "alerts.yml"
+CHECK_S = 60.0
 COLUMNS = 24  # of Grafana's grid
 PANELS = {"timeseries", "stat", "gauge", "table", "heatmap", "bargauge", "row", "text", "piechart", "state-timeline"}
 UID = re.compile(r"[A-Za-z0-9_-]{1,40}")
@@ -24,10 +26,18 @@ UID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 @pytest.fixture
 def tool() -> str:
-    program = prometheus.find()
+    program = distribution.find("promtool")
     if program is None:
-        pytest.skip(prometheus.NONE)
+        pytest.skip(distribution.missing("promtool"))
     return program
+
+
+def promtool(program: str, *arguments: str, given: str = "") -> tuple[int, str]:
+    """Its exit code, and all that it said."""
+    done = subprocess.run(
+        [program, *arguments], input=given, timeout=CHECK_S, check=False, capture_output=True, text=True
+    )
+    return done.returncode, done.stdout + done.stderr
 
 
 def dashboard() -> dict[str, Any]:
@@ -36,7 +46,7 @@ def dashboard() -> dict[str, Any]:
 
 
 def test_prometheus_takes_the_alert_rules(tool: str) -> None:
-    code, said = prometheus.promtool(tool, "check", "rules", str(RULES))
+    code, said = promtool(tool, "check", "rules", str(RULES))
     alerts = RULES.read_text(encoding="utf-8").count("- alert: ")
     assert code == 0, said
     assert f"SUCCESS: {alerts} rules found" in said
@@ -48,11 +58,11 @@ def test_prometheus_takes_every_expression_of_the_dashboard(tool: str, tmp_path:
     rules = [{"record": f"dashboard:{n}", "expr": expr} for n, expr in enumerate(written)]
     file = tmp_path / "dashboard.yml"
     file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))  # JSON is YAML, too
-    code, said = prometheus.promtool(tool, "check", "rules", str(file))
+    code, said = promtool(tool, "check", "rules", str(file))
     assert code == 0, said
     assert f"SUCCESS: {len(asked)} rules found" in said
     file.write_text(json.dumps({"groups": [{"name": "d", "rules": [{"record": "a:b", "expr": "rate(holdfast_x"}]}]}))
-    assert prometheus.promtool(tool, "check", "rules", str(file))[0] != 0, "what is wrong is found"
+    assert promtool(tool, "check", "rules", str(file))[0] != 0, "what is wrong is found"
 
 
 def test_turns_that_fail_and_a_process_that_is_unhealthy_raise_their_alerts(tool: str, tmp_path: Path) -> None:
@@ -77,17 +87,17 @@ def test_turns_that_fail_and_a_process_that_is_unhealthy_raise_their_alerts(tool
     }
     file = tmp_path / "tests.yml"
     file.write_text(json.dumps(tests))
-    code, said = prometheus.promtool(tool, "test", "rules", str(file))
+    code, said = promtool(tool, "test", "rules", str(file))
     assert code == 0, said
     assert "SUCCESS" in said
     wanted[0]["exp_alerts"][0]["exp_labels"]["cause"] = "kelp"
     file.write_text(json.dumps(tests))
-    assert prometheus.promtool(tool, "test", "rules", str(file))[0] != 0
+    assert promtool(tool, "test", "rules", str(file))[0] != 0
 
 
 def test_prometheus_reads_what_the_metrics_tell(tool: str) -> None:
     text = metrics_text(diagnostics(detailed=True)).decode()
-    code, said = prometheus.promtool(tool, "check", "metrics", given=text)
+    code, said = promtool(tool, "check", "metrics", given=text)
     assert code in (0, 3), said  # 3: it was read, and has advice on names
     assert "error while" not in said
 
