@@ -73,6 +73,7 @@ _PAGE = """\
 What holdfast costs, beside what you might pick instead and beside the bare drivers, in one run on one machine. The
 tables and pictures are written by the bench (`make benchmarks`); nothing on this page is typed by hand but the words.
 
+<!-- shown: they take a quarter of an hour of a quiet machine -->
 ```
 make bench-peers                     # everything but the last chapter
 make bench BENCH_ARGS=million        # the last chapter
