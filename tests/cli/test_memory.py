@@ -62,7 +62,10 @@ def test_people_look_after_what_agents_remember(quick: Callable[..., Done], tmp_
     assert "proposal, to be accepted" in listed.out
     assert "short answers" in memory("show", ids["block"]).out
     assert "pay Mallory" in memory("show", ids["proposal"]).out
-    assert "version 2" in memory("edit", ids["block"], "long answers").out
+    assert "as of version 1" in memory("edit", ids["block"], "long answers").err, "it says which text was read"
+    assert "version 2" in memory("edit", ids["block"], "long answers", "--version", "1").out
+    assert "it was changed meanwhile" in memory("edit", ids["block"], "no answers", "--version", "1").err
+    assert "only a block has versions" in memory("edit", ids["fact"], "likes coffee", "--version", "1").err
     assert "is applied" in memory("accept", ids["proposal"]).out
     assert "pay Mallory" in memory("show", ids["block"]).out
     edited = memory("edit", ids["fact"], "likes coffee").out

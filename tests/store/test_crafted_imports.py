@@ -289,6 +289,16 @@ async def test_a_chat_that_comes_in_draws_on_those_above_it_in_the_file_and_on_n
     assert [(purse.chat_id, purse.tokens) for purse in child.purses] == [(done.chat_id, 7)]
 
 
+async def test_a_chat_of_code_that_did_not_look_where_results_came_from_may_have_read_anything(
+    store: Store, exported: Lines, tmp_path: Path
+) -> None:
+    for line in exported:
+        if line["kind"] == "chat":
+            assert line.pop("tainted_from") is None
+    done = await import_chat(store, written(tmp_path / "old.jsonl", exported), new_ids=True, owner="eve")
+    assert (await store.read_chat(done.chat_id)).chat.tainted_from == 0
+
+
 @pytest.mark.parametrize("figures", [{"chat_tokens": -1}, {"turn_tokens": (1 << 63) - 1}, {"chat_cost": -0.5}])
 async def test_a_chat_that_says_that_it_spent_less_than_nothing_or_no_end_of_it_is_refused(
     store: Store, exported: Lines, tmp_path: Path, figures: dict[str, Any]

@@ -358,6 +358,15 @@ async def test_what_a_chat_is_shown_is_decided_once_and_is_the_same_for_a_succes
     assert (shown.blocks, shown.facts) == ((("notes", "first"),), ((fact.id, "likes tea"),))
 
 
+async def test_a_block_that_was_empty_when_a_chat_began_stays_so_for_it(store: Store) -> None:
+    reader = await chat(store)
+    await store.memory.edit_block("ada", "agent", "notes", Rewrite(text=""))
+    snapshot = await store.memory.enter(reader, 20, 5)
+    assert (await store.memory.shown(snapshot)).blocks == (("notes", ""),)
+    await store.memory.edit_block("ada", "agent", "notes", Rewrite(text="later"))
+    assert (await store.memory.shown(snapshot)).blocks == (("notes", ""),)
+
+
 async def test_memory_is_of_one_owner_and_one_agent(store: Store) -> None:
     adas, bobs = await chat(store), await chat(store, owner="bob")
     await remember(store, adas, "ada likes tea")

@@ -79,6 +79,9 @@ async def test_a_database_of_an_early_schema_goes_on_with_its_families(store_url
         chats = [(await store.read_chat(name)).chat for name in ("root", "child", "grandchild", "alone")]
         assert [chat.root_id for chat in chats] == [None, "root", "root", None]
         assert [chat.state for chat in chats] == ["running", "running", "waiting", "running"]
+        assert [chat.tainted_from for chat in chats] == [0, 0, 0, 0], (
+            "older code did not look where results came from"
+        )
         (asked,) = await store.open_calls("root")
         assert (asked.chat_id, asked.call_id) == ("grandchild", "pay")
         await store.submit("grandchild", Approve(call_id="pay", by="ann"))

@@ -56,6 +56,7 @@ async def test_a_run_ends_with_its_report_its_session_and_what_it_spent(
     bench.plan("success")
     returned = await call(bench.tool(kind))
     assert not returned.error
+    assert returned.untrusted, "it may have read the web"
     words = ("10 tokens, 0.2500" if kind == "claude" else "10 tokens",)
     assert returned.content == f"Done: mend it\n\n[session {kind}-1, {words[0]}]"
     assert call.spent == (10, 0.25 if kind == "claude" else 0.0)

@@ -48,17 +48,18 @@ def show(id: Id, json: Json = False, app: AppName = None, home: Home = None, dat
 def edit(
     id: Id,
     text: A[str, typer.Argument(help="What it is to say; - reads standard input.", metavar="TEXT")],
+    version: A[int | None, typer.Option(help="Of a block: the one you have read.", min=0)] = None,
     app: AppName = None,
     home: Home = None,
     database: Database = None,
 ) -> None:
-    """Put another text in place of a block's or a fact's.
+    """Put another text in place of a block's or a fact's. A block that was edited since you read it stays as it is.
 
-    Example: holdfast memory edit block_01k3 "Prefers short answers."
+    Example: holdfast memory edit block_01k3 "Prefers short answers." --version 3
     """
     from holdfast.cli.commands import memory
 
-    carry_out(memory.edit(Where(app, home, database), id, text), quiet=True)
+    carry_out(memory.edit(Where(app, home, database), id, text, version), quiet=True)
 
 
 @memory.command()

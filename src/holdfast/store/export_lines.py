@@ -85,8 +85,8 @@ _KINDS: dict[str, Any] = {
     "metadata": Json,
     **dict.fromkeys(("active_tools", "client_tools", "error", "purses"), Json | None),
 }
-# What exports of older code do not have.
-_LATER: dict[str, Any] = {"purses": None, "chat_tokens": 0, "chat_cost": 0.0, "spawned": 0, "tainted_from": None}
+# What exports of older code do not have. It did not look where a result came from.
+_LATER: dict[str, Any] = {"purses": None, "chat_tokens": 0, "chat_cost": 0.0, "spawned": 0, "tainted_from": 0}
 _BOUNDED = {int: Count, int | None: Count | None, float: Cost}
 
 

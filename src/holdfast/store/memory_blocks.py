@@ -47,6 +47,9 @@ class BlockTexts:
         self._sql = statements
 
     async def read(self, block_id: str, version: int) -> str:
+        """As it was then; where that version was dropped, the oldest that is kept. Version 0 is empty."""
+        if version == 0:
+            return ""
         found = await self._runner.named_rows(self._sql.version, id=block_id, version=version)
         if not found:
             return ""

@@ -103,15 +103,23 @@ async def _block(app: App, id: str) -> Block:
     raise NotFound("block", id)
 
 
-async def edit(where: Where, id: str, text: str) -> None:
+async def edit(where: Where, id: str, text: str, version: int | None) -> None:
     said = sys.stdin.read() if text == "-" else text
     async with opened(app_with_data(where)) as app:
         by = getpass.getuser()
         if id.startswith("block_"):
             old = await _block(app, id)
-            block = await app.memory.edit_block(old.name, said, owner=old.owner, agent=old.agent, by=by)
+            if version is None:
+                told = f"`holdfast memory show {id}` shows it, as of version {old.version} now"
+                raise UsageError(
+                    f"say with --version which text you have read, so that no other edit is lost: {told}"
+                )
+            of = {"owner": old.owner, "agent": old.agent}
+            block = await app.memory.edit_block(old.name, said, **of, version=version, by=by)
             print(f"{block.id} is version {block.version} now: new chats are shown it")
         else:
+            if version is not None:
+                raise UsageError("only a block has versions: leave --version out")
             if (await app.memory.get(id)).kind != "fact":
                 raise UsageError("only a block or a fact is edited; a proposal is accepted or forgotten")
             made = await app.memory.edit(id, said, by=by)

@@ -108,6 +108,7 @@ def coding_agent(
     made: Tool = tool(
         name=named,
         replay="idempotent",
+        untrusted=True,  # it may have read the web, and does not say so
         deadline_s=deadline_s + OWN_END_S,
         acts=runner.acts,
         needs_approval=False if confinement is None else confinement.approval(named, False),

@@ -4,9 +4,10 @@
 -- facts, episodes (what a chat was about) and proposals (edits that a person has to accept), each with where it came from
 -- and whether content from outside may speak through it. Passages are what is searched. A row of `memory_chats` says what
 -- a chat's model is shown (`snapshot`), and what is still to be made of the chat (`due_at`). `tainted_from` is the position
--- of the first result in a chat's history that came from outside. Older code shows, makes and searches nothing of this,
--- and deletes nothing of it with a chat.
-ALTER TABLE chats ADD COLUMN tainted_from INTEGER;
+-- of the first result in a chat's history that came from outside. Older code did not look where a result came from: its
+-- chats count as such from their beginning. It shows, makes and searches nothing of this, and deletes nothing of it with a
+-- chat.
+ALTER TABLE chats ADD COLUMN tainted_from INTEGER DEFAULT 0;
 
 CREATE TABLE memory_blocks (
     id         TEXT PRIMARY KEY,
