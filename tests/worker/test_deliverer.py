@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from holdfast import faults
 from holdfast.agent import Agent
 from holdfast.app import App
 from holdfast.config import Config
@@ -429,6 +430,29 @@ async def test_two_workers_do_not_send_the_same_at_the_same_time_and_a_dead_ones
         clock.advance(RESERVED_MS)
         assert await deliverer_of(store).run_once() == 1
         assert receiver.ids[-1] == taken.notice_id
+
+
+async def test_who_is_told_to_go_when_it_has_just_reserved_an_event_sends_it(store: Store) -> None:
+    """It was held back for as long as the reservation, though the next worker had nothing else to do."""
+    loop = asyncio.get_running_loop()
+    async with Receiver() as receiver:
+        hook, _ = await endpoint(store, receiver)
+        await turns_end(store)
+        sender = deliverer_of(store)
+        looking = loop.create_task(sender.run_forever())
+
+        def go() -> None:
+            loop.call_soon_threadsafe(looking.cancel)
+
+        faults.arm("commit.after", go)
+        try:
+            await asyncio.wait((looking,))
+        finally:
+            faults.disarm()
+        await sender.close()
+        assert len(receiver.got) == 1
+    (delivery,) = await store.deliveries.page(hook.id)
+    assert (delivery.state, delivery.attempts) == ("delivered", 1)
 
 
 async def test_a_clock_that_is_set_back_keeps_nothing_from_being_sent(store: Store, clock: FakeClock) -> None:

@@ -181,13 +181,13 @@ class Deliverer:
         return Counter(self._sends.values())
 
     async def _begin_one(self, hook: Webhook, delivery: Delivery) -> int:
-        until_ms = await self._store.deliveries.reserve(delivery)
-        if until_ms is None:
-            return 0
-        task = asyncio.get_running_loop().create_task(self._send(hook, delivery, until_ms))
+        """Who is cancelled here leaves what is reserved to its task: `close` waits for that."""
+        loop = asyncio.get_running_loop()
+        reserved: asyncio.Future[bool] = loop.create_future()
+        task = loop.create_task(self._carry(hook, delivery, reserved))
         self._sends[task] = hook.id
         task.add_done_callback(self._sent)
-        return 1
+        return int(await reserved)
 
     def _sent(self, task: "asyncio.Task[None]") -> None:
         self._sends.pop(task, None)
@@ -196,6 +196,16 @@ class Deliverer:
             self._on_trouble("delivery_failed", error)
 
     # --- one of them ------------------------------------------------------------------------------------------------
+
+    async def _carry(self, hook: Webhook, delivery: Delivery, reserved: "asyncio.Future[bool]") -> None:
+        until_ms = None
+        try:
+            until_ms = await self._store.deliveries.reserve(delivery)
+        finally:
+            if not reserved.done():
+                reserved.set_result(until_ms is not None)
+        if until_ms is not None:
+            await self._send(hook, delivery, until_ms)
 
     async def _send(self, hook: Webhook, delivery: Delivery, reserved_until: int) -> None:
         try:
