@@ -10,6 +10,9 @@ def test_budgets_are_set_listed_and_removed_and_usage_is_shown(desk: Desk) -> No
     assert desk.run("budgets", "set", "ann").code == 2
     done = desk.run("budgets", "set", "ann", "--day-tokens", "2000")
     assert (done.code, done.out) == (0, "set for 'ann': workers heed it within seconds\n")
+    assert done.err == ""
+    assert "is checked with --app" in desk.run("budgets", "set", "bob", "--cost", "1").err
+    assert desk.run("budgets", "remove", "bob").code == 0
     listed = json.loads(desk.run("budgets", "list", "--json").out)
     assert [(line["owner"], line["limits"]["day_tokens"]) for line in listed["budgets"]] == [("ann", 2000)]
     assert "2,000" in desk.run("budgets", "list").out

@@ -2,6 +2,7 @@
 
 import getpass
 import re
+import sys
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -52,6 +53,12 @@ async def set_budget(where: Where, owner: str, limits: Mapping[str, int | float 
         raise UsageError("name a limit: --tokens, --cost, --day-tokens or --day-cost (or `holdfast budgets remove`)")
     async with opened(app_with_data(where)) as app:
         budget = await app.set_budget(owner, msgspec.convert(limits, OwnerLimits), by=getpass.getuser())
+        unchecked = budget.limits.needs_prices and not app.agents
+    if unchecked:
+        told = (
+            "whether each model has a price, without which a limit on the cost bounds nothing, is checked with --app"
+        )
+        print(f"holdfast: {told}", file=sys.stderr)
     if json:
         write_line(msgspec.json.encode(budget))
     else:
