@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Agent, App, tool
+from holdfast.cli.given_paths import given_path
 from holdfast.core import commands as cmd
 from holdfast.core.records import NewChat, State
 from holdfast.testing import Call, Fail, ScriptedModel
@@ -280,3 +282,28 @@ def test_of_several_files_the_one_that_cannot_be_imported_is_named(quick: Quick,
         r"chat.jsonl: there is a chat 'chat_\w+' already; --new-ids imports it beside that one", twice.err
     )
     assert quick("chats", "import", "chat.jsonl", "--new-ids").code == 0
+
+
+def test_a_path_that_cannot_be_used_is_named_in_one_line(quick: Quick, tmp_path: Path) -> None:
+    worked(tmp_path, ("fails", "go"))
+    (tmp_path / "plain").touch()
+    for arguments, words in (
+        (("backup", "nowhere/x.db"), f"{tmp_path}/nowhere: No such file or directory"),
+        (("backup", "plain/x.db"), f"{tmp_path}/plain: Not a directory"),
+        (("chats", "export", "last", "nowhere/x.jsonl"), "nowhere: No such file or directory"),
+        (("chats", "export", "last", f"{'x' * 256}/x.jsonl"), f"{'x' * 256}: File name too long"),
+        (("owners", "export", "", "plain"), "plain: File exists"),
+        (("owners", "export", "", "plain/x"), "plain/x: Not a directory"),
+        (("chats", "import", "nowhere.jsonl"), "nowhere.jsonl: No such file or directory"),
+        (("chats", "import", "."), ".: Is a directory"),
+        (("restore", "x.db", "--database", f"sqlite:///{tmp_path}/plain/x/x.db"), f"{tmp_path}/plain/x: Not a dir"),
+    ):
+        done = quick(*arguments)
+        assert (done.code, done.out) == (1, ""), arguments
+        assert done.err.startswith(f"holdfast: {words}")
+        assert done.err.count("\n") == 1
+
+
+def test_an_error_that_is_no_fault_of_a_path_goes_on_as_it_is() -> None:
+    with pytest.raises(OSError, match="Bad file descriptor"), given_path(Path("x.db")):
+        os.close(-1)

@@ -10,6 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace as changed
 
 from holdfast.cli.app_choice import UsageError, app_of_data, app_with_data
+from holdfast.cli.given_paths import given_path
 from holdfast.cli.options import Where
 from holdfast.cli.progress import ProgressLine, megabytes
 from holdfast.safe_text import safe
@@ -25,8 +26,9 @@ async def backup(where: Where, file: str, *, force: bool) -> int:
             f"{safe(str(store))} has its own tools for that: pg_dump, or pg_basebackup (docs/operating.md)"
         )
     began = time.monotonic()
-    with ProgressLine("copying") as shown:
-        size = back_up(store.path, _absolute(file), overwrite=force, progress=shown.update)
+    target = _absolute(file)
+    with ProgressLine("copying") as shown, given_path(target):
+        size = back_up(store.path, target, overwrite=force, progress=shown.update)
     print(f"{safe(file)}: {megabytes(size)} in {time.monotonic() - began:.1f} s, checked")
     return 0
 
@@ -65,7 +67,8 @@ async def _restore_file(store: SqliteStore, backup: Path, *, force: bool) -> int
 def _check_place(database: str, backup: Path, *, force: bool) -> Path:
     """What can be said before anything is copied. Returns what is replaced: behind a link, the database itself."""
     path = Path(database).resolve()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with given_path(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         return path
     if backup.exists() and path.samefile(backup):

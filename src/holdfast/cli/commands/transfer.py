@@ -8,6 +8,7 @@ import typer
 
 from holdfast.cli.app_choice import UsageError, app_of_data, app_with_data, list_from_app, look_at_app, opened
 from holdfast.cli.commands.run import find_chat, write_line
+from holdfast.cli.given_paths import given_path
 from holdfast.cli.options import Where
 from holdfast.cli.progress import ProgressLine, megabytes
 from holdfast.errors import InvalidInput, RefusedError
@@ -18,10 +19,11 @@ async def export_chat(where: Where, chat: str, file: str | None, *, force: bool)
     async with opened(look_at_app(where)) as app:
         chat_id = (await find_chat(app, chat)).id
         path = Path(file or f"{chat_id}.jsonl")
-        try:
-            size = await app.export_chat(chat_id, path, overwrite=force)
-        except FileExistsError as error:
-            raise UsageError(f"{safe(str(path))} is there: say --force to replace it") from error
+        with given_path(path):
+            try:
+                size = await app.export_chat(chat_id, path, overwrite=force)
+            except FileExistsError as error:
+                raise UsageError(f"{safe(str(path))} is there: say --force to replace it") from error
     print(f"{safe(str(path))}: {megabytes(size)}")
     return 0
 
@@ -30,7 +32,8 @@ async def import_chats(where: Where, files: list[str], *, new_ids: bool, owner: 
     async with opened(app_of_data(where)) as app:
         for file in files:
             try:
-                done = await app.import_chat(Path(file), new_ids=new_ids, owner=owner)
+                with given_path(Path(file)):
+                    done = await app.import_chat(Path(file), new_ids=new_ids, owner=owner)
             except (InvalidInput, RefusedError) as error:
                 other = "; --new-ids imports it beside that one" if isinstance(error, RefusedError) else ""
                 raise UsageError(f"{safe(file)}: {error}{other}") from error
@@ -51,7 +54,7 @@ async def list_owners(where: Where, *, json: bool) -> int:
 
 async def export_owner(where: Where, owner: str, folder: str) -> int:
     async with opened(look_at_app(where)) as app:
-        with ProgressLine("exporting") as shown:
+        with ProgressLine("exporting") as shown, given_path(Path(folder)):
             count = await app.export_owner(owner, Path(folder), lambda done: shown.say(f"{done} files"))
     print(f"{safe(folder)}: {count} file{'s' if count != 1 else ''}")
     return 0
