@@ -192,6 +192,7 @@ def test_a_worker_drives_what_others_send(desk: Desk) -> None:
         ("broken:app", 1, "module 'broken' cannot be imported: ZeroDivisionError: division by zero"),
         ("needs:app", 1, "module 'needs' cannot be imported: ModuleNotFoundError: No module named 'no_such_thing'"),
         ("leaves:app", 1, "module 'leaves' cannot be imported: SystemExit: 7"),
+        ("unclosed:app", 1, "/unclosed.py, line 2). `python -c 'import unclosed'` shows all of it"),
         ("tests.cli.desk:ap", 1, "module 'tests.cli.desk' has no 'ap'; it has tests.cli.desk:app"),
         ("tests.cli.desk:not_an_app", 1, "is no App but a str"),
     ],
@@ -202,6 +203,7 @@ def test_what_is_wrong_with_an_app_is_said_in_one_line(
     (tmp_path / "broken.py").write_text("1 / 0\n")
     (tmp_path / "needs.py").write_text("import no_such_thing\n")
     (tmp_path / "leaves.py").write_text("raise SystemExit(7)\n")
+    (tmp_path / "unclosed.py").write_text("first = 1\napp = App(\n")
     assert callable(quick)
     done = quick("serve", name)
     assert done.code == code

@@ -170,12 +170,19 @@ def _import(module_name: str, folder: str) -> Any:
 
 
 def _failed(module_name: str, error: BaseException) -> ConfigError:
-    frames = traceback.extract_tb(error.__traceback__)
-    at = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    at = _place_of(error)
     last = traceback.format_exception_only(error)[-1].strip()
     return ConfigError(
         f"module {module_name!r} cannot be imported: {last}{at}. `python -c 'import {module_name}'` shows all of it"
     )
+
+
+def _place_of(error: BaseException) -> str:
+    """What cannot be parsed has run nothing yet: its traceback ends in Python's own loader."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" ({error.filename}, line {error.lineno})"
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 
 def pick_agent(app: App, name: str | None, model: str | None = None) -> str:
