@@ -1,9 +1,9 @@
 """`holdfast budgets` and `holdfast usage`: what owners may use, and who spent what."""
 
 import getpass
-import re
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import date
 
 import msgspec
 
@@ -76,7 +76,7 @@ async def usage(
 ) -> None:
     names = _groupings(by)
     for given in (day, since):
-        if given is not None and not re.fullmatch(r"\d{4}-\d{2}-\d{2}", given):
+        if given is not None and not _is_day(given):
             raise UsageError(f"{given!r} is no day: write it as 2026-11-17")
     async with opened(app_with_data(where)) as app:
         found: list[UsageTotal] = []
@@ -88,6 +88,14 @@ async def usage(
         write_line(msgspec.json.encode(found))
         return
     print_listing((*names, "calls", "tokens", "cost"), [_usage_row(names, total) for total in found])
+
+
+def _is_day(text: str) -> bool:
+    """In the one form that the store compares; `date` takes others as well."""
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
 
 
 def _groupings(by: Sequence[str]) -> tuple[Grouping, ...]:
