@@ -55,9 +55,7 @@ async def set_budget(where: Where, owner: str, limits: Mapping[str, int | float 
         budget = await app.set_budget(owner, msgspec.convert(limits, OwnerLimits), by=getpass.getuser())
         unchecked = budget.limits.needs_prices and not app.agents
     if unchecked:
-        told = (
-            "whether each model has a price, without which a limit on the cost bounds nothing, is checked with --app"
-        )
+        told = "whether each model has a price, without which a limit on the cost bounds nothing, --app checks"
         print(f"holdfast: {told}", file=sys.stderr)
     if json:
         write_line(msgspec.json.encode(budget))
