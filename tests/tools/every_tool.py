@@ -16,6 +16,7 @@ from msgspec.structs import replace
 import holdfast
 from holdfast.agent import Agent, AgentLimits
 from holdfast.config import Permissions
+from holdfast.core.limits import LIMITS
 from holdfast.core.records import Message, Role, ToolResult
 from holdfast.mcp_servers import McpServer
 from holdfast.models.base import (
@@ -235,7 +236,7 @@ TABLE = (
         cut="[session gemini-",
         many={"task": "I am #."},
         own="Done: I am #.",
-        count=PYTHONS,
+        count=min(PYTHONS, LIMITS.keepsakes_max),  # each keeps its session
     ),
     Row(
         "fetch",

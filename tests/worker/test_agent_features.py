@@ -20,7 +20,7 @@ from holdfast.config import ModelFacts, Price
 from holdfast.core.codec import decode_keepsakes
 from holdfast.core.journal import AttemptFailed, CallsStarted, ChatRenamed, MessageAdded, Noted, TurnEnded
 from holdfast.core.limits import Limits
-from holdfast.core.records import Cause, Role, State, Synthetic
+from holdfast.core.records import Cause, Role, State, Synthetic, ToolResult
 from holdfast.errors import ConfigError, RefusedError, ToolFailed, TurnFailed, TurnStopped
 from holdfast.hooks import Arguments, Hook, RunContext
 from holdfast.models.base import Request, Settings, StreamPart, Usage
@@ -281,6 +281,36 @@ async def test_what_a_long_call_kept_is_there_after_a_crash_however_much_others_
             assert await rested(chat) is State.IDLE
         assert len(decode_keepsakes((await chat.snapshot()).chat.keepsakes)) == 32
     assert found == [None, "7"]
+
+
+async def test_a_call_that_can_keep_nothing_beside_the_others_says_so_and_is_the_only_one_to_fail(
+    store_url: str,
+) -> None:
+    through, opened = [], asyncio.Event()
+
+    @tool(replay="idempotent")
+    async def keeper(n: int, context: ToolContext) -> str:
+        """Keep something, and wait."""
+        try:
+            await context.keep(f"mine-{n}", "7")
+        finally:
+            through.append(n)
+            if len(through) == 33:
+                opened.set()
+        await opened.wait()
+        return "kept"
+
+    model = ScriptedModel([Call(name="keeper", arguments={"n": n}) for n in range(33)], "Done.")
+    limits = AgentLimits(parallel_calls=33)
+    async with App(store_url, agents=[Agent("a", model, tools=[keeper], limits=limits)]) as app, app.worker():
+        chat = await app.create("a", "go")
+        assert await rested(chat) is State.IDLE
+        told = [part for message in await chat.messages() for part in message.parts if isinstance(part, ToolResult)]
+    failed = [part.content for part in told if part.error]
+    assert [part.content for part in told if not part.error] == ["kept"] * 32
+    (said,) = failed
+    assert said.startswith("what the tool has to find after a crash could not be kept: ")
+    assert said.endswith("other calls that run keep 32 things already")
 
 
 async def _kept(chat: Chat, key: str) -> bool:

@@ -37,7 +37,7 @@ from holdfast.tools.permissions.decision import Decision
 from holdfast.tools.permissions.modes import Ruling
 from holdfast.tracebacks import name_of, traceback_text
 from holdfast.worker.children import Children
-from holdfast.worker.held_chat import HeldChat
+from holdfast.worker.held_chat import HeldChat, TurnCannotGoOn
 from holdfast.worker.history_cache import Moved
 from holdfast.worker.outcomes import BodyEnd
 from holdfast.worker.progress import ProgressNotes
@@ -445,7 +445,7 @@ class ToolCalls:
         try:
             spared = frozenset(one for other, keys in self._kept.items() if other != call_id for one in keys)
             await held.commit(cmd.Keep(by=held.by, key=storable(key), text=storable(text), spared=spared))
-        except (Moved, HoldfastError) as error:
+        except (Moved, TurnCannotGoOn, HoldfastError) as error:  # the turn can: it is this call that cannot
             raise ToolFailed(f"what the tool has to find after a crash could not be kept: {error}") from error
         self._kept.setdefault(call_id, set()).add(storable(key))
 
