@@ -6,7 +6,9 @@ not fit. Nothing is read on import.
 """
 
 import difflib
+import errno
 import os
+import stat
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -483,13 +485,25 @@ def _from_file(file: str | Path | None) -> dict[str, Any]:
 def _table(file: str | Path | None) -> dict[str, Any]:
     path = Path(file or FILE)
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with open(path, encoding="utf-8", opener=only_regular if file is None else None) as opened:
+            return tomllib.loads(opened.read())
     except FileNotFoundError:
         if file is None:
             return {}
         raise ConfigError(f"there is no configuration file {path}") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
+
+
+def only_regular(path: str, flags: int) -> int:
+    """An opener for a file that happens to be in a folder: a FIFO would hold up its reader for ever, and a device has
+    no end. Raises OSError.
+    """
+    file = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+    if stat.S_ISREG(os.fstat(file).st_mode):
+        return file
+    os.close(file)
+    raise OSError(errno.EINVAL, "it is no regular file")
 
 
 def _from_key(name: str, value: Any, path: Path) -> Any:

@@ -1,6 +1,7 @@
 """A folder's `holdfast.toml` runs code: nothing of it is used before a person has said so."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -184,3 +185,17 @@ def test_what_is_trusted_is_noted_for_this_user_alone(trapped: Desk) -> None:
     assert notes.stat().st_mode & 0o777 == 0o700
     (note,) = notes.iterdir()
     assert str(trapped.folder / "holdfast.toml") in note.read_text()
+
+
+def test_settings_that_are_no_regular_file_are_refused_and_not_waited_for(trapped: Desk) -> None:
+    settings = trapped.folder / "holdfast.toml"
+    assert trapped.run("trust").code == 0
+    settings.unlink()
+    os.mkfifo(settings)
+    for command in (("trust",), ("chats", "list"), ("run", "hello")):
+        done = trapped.run(*command)
+        assert (done.code, done.out) == (1, "")
+        assert "holdfast.toml cannot be read: it is no regular file" in done.err
+    trapped.environ["HOLDFAST_TRUSTED"] = str(trapped.folder)
+    done = trapped.run("chats", "list")
+    assert (done.code, "it is no regular file" in done.err) == (1, True)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import typer
 
-from holdfast.config import FILE
+from holdfast.config import FILE, only_regular
 from holdfast.errors import ConfigError
 from holdfast.safe_text import revealed
 from holdfast.system.disk import write_path
@@ -54,7 +54,9 @@ def check_trust() -> None:
 
 
 def is_trusted() -> bool:
-    """There is no such file, or its content was trusted, or its folder is."""
+    """There is no such file, or its content was trusted, or its folder is. Raises ConfigError where a file that was
+    trusted cannot be read.
+    """
     if not os.path.lexists(FILE):
         return True
     folders = [Path(folder).resolve() for folder in os.environ.get(VARIABLE, "").split(os.pathsep) if folder]
@@ -114,7 +116,7 @@ def shown(place: Path) -> str:
 
 def _content() -> bytes:
     try:
-        with Path(FILE).open("rb") as file:
+        with open(FILE, "rb", opener=only_regular) as file:
             data = file.read(BYTES_MAX + 1)
     except OSError as error:
         raise ConfigError(f"{shown(_place())} cannot be read: {error.strerror}") from error
