@@ -50,6 +50,18 @@ def test_a_file_of_settings_that_is_no_toml_hides_nothing_else(desk: Desk) -> No
     assert told.endswith("1 finding\n")
 
 
+def test_settings_that_were_trusted_and_cannot_be_read_hide_nothing_else(desk: Desk) -> None:
+    del desk.environ["HOLDFAST_TRUSTED"]
+    settings = desk.folder / "holdfast.toml"
+    settings.touch()
+    assert desk.run("trust").code == 0
+    settings.unlink()
+    settings.mkdir()
+    (wrong,) = found(desk.run("doctor", "--json"))
+    assert (wrong["what"], wrong["code"]) == ("settings", "config")
+    assert wrong["detail"] == f"{settings} cannot be read: it is no regular file"
+
+
 def test_each_setting_that_is_wrong_is_told_and_the_others_count(
     quick: Quick, monkeypatch: pytest.MonkeyPatch
 ) -> None:

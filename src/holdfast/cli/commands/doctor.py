@@ -106,9 +106,9 @@ async def examine(where: Where, *, call_models: bool = False) -> list[Finding]:
 
 async def _examine(where: Where, leaving: ExitStack, *, call_models: bool) -> list[Finding]:
     clock = ClockLook()
-    trusted = is_trusted()
+    trusted, why_not = _trust()
     config, wrong = sound_config(None if trusted else os.devnull, home=where.home, database=where.database)
-    findings = [_python(), _sqlite(), *(_settings(wrong) if trusted else [_UNTRUSTED])]
+    findings = [_python(), _sqlite(), *(_settings(wrong) if trusted else why_not)]
     app: App | None = None
     servers = config.mcp
     try:
@@ -151,6 +151,14 @@ _UNTRUSTED = Finding(
     advice="look at it; `holdfast trust` then lets it be used",
     wrong=True,
 )
+
+
+def _trust() -> tuple[bool, list[Finding]]:
+    """Whether the settings of the folder are trusted; if not, what is to be said of it."""
+    try:
+        return (True, []) if is_trusted() else (False, [_UNTRUSTED])
+    except ConfigError as error:  # it was trusted, and now it cannot be read
+        return False, _settings([error])
 
 
 def _options(config: Config) -> StoreOptions:
