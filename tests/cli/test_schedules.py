@@ -49,11 +49,15 @@ def test_instants_are_shown_without_anything_being_saved_and_what_is_wrong_is_sa
         (("--cron", "0 0 * * *", "--zone", "Europe/Berln"), "did you mean Europe/Berlin?"),
         (("--every", "5", "--cron", "0 0 * * *"), "give one of"),
         (("--at", "soon"), "is no instant"),
+        (("--at", "2020-01-01T09:00"), "at: is in the past"),
         ((), "give one of"),
     ):
         refused = quick("schedules", "next", *wrong)
         assert refused.code != 0
         assert words in refused.err
+    for timing in (("--cron", "0 0 * * *"), ("--every", "5"), ("--at", "2126-01-01T09:00")):
+        both = quick("schedules", "next", "report", *timing)
+        assert (both.code, "name a schedule, or give one of --cron" in both.err) == (2, True)
 
 
 def test_schedules_of_the_settings_are_checked_when_they_are_read(desk: Desk) -> None:

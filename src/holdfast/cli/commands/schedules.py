@@ -16,7 +16,7 @@ from holdfast.cli.words import ago, line
 from holdfast.core.instants import iso
 from holdfast.core.schedules import Cron, Every, Occurrence, Overlap, ScheduleRecord
 from holdfast.declared_schedules import Schedule
-from holdfast.errors import NotFound
+from holdfast.errors import InvalidInput, NotFound
 from holdfast.schedules import moment
 from holdfast.store.schedule_records import OVERLAPS
 from holdfast.timetable import local_time, parsed_instant
@@ -160,13 +160,18 @@ def _print_instants(coming: Sequence[datetime], zone: str) -> None:
 
 
 async def next_instants(where: Where, named: str | None, when: When, count: int, *, json: bool) -> None:
+    """Raises UsageError, InvalidInput."""
     if named is not None:
+        if (when.cron, when.every_s, when.at) != (None, None, None):
+            raise UsageError("name a schedule, or give one of --cron, --every and --at, not both")
         async with opened(app_with_data(where)) as app:
             found = await _find(app, named)
             coming, zone = app.schedules.next(found, count), found.timing.zone
     else:
         draft = Schedule(name="draft", agent="draft", message="draft", **_timing(when))
         coming, zone = App().schedules.preview(draft, count), when.zone
+        if when.at is not None and not coming:
+            raise InvalidInput("at", "is in the past: give an instant that is still to come")
     if json:
         write_line(msgspec.json.encode([local_time(round(at.timestamp() * 1000), zone) for at in coming]))
         return
