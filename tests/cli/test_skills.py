@@ -98,6 +98,13 @@ def test_a_folder_is_asked_about_by_a_name_that_no_terminal_obeys(project: Desk,
     assert "\x1b[8m" not in project.run("trust").out
 
 
+def test_what_is_wrong_with_the_skills_of_a_project_is_listed_once(project: Desk) -> None:
+    write_skill(project.folder / ".agents/skills", "costly", effort="high")
+    assert project.run("trust").code == 0
+    done = project.run("skills", "list")
+    assert (done.code, done.err.count("`effort` is not heeded")) == (0, 1)
+
+
 def test_a_skill_is_shown_as_the_model_reads_it_and_cannot_speak_to_the_terminal(project: Desk) -> None:
     assert project.run("trust").code == 0
     done = project.run("skills", "show", "theirs", "at once")
@@ -115,7 +122,7 @@ def test_what_is_wrong_with_skills_is_told_with_an_exit_code(desk: Desk) -> None
     assert desk.run("skills", "check", str(good)).code == 0
     write_skill(desk.folder / "s", "Bad", effort="high")
     done = desk.run("skills", "check", "s")
-    assert (done.code, "`effort` is not heeded" in done.err) == (1, True)
+    assert (done.code, done.err.count("`effort` is not heeded")) == (1, 1)
     assert desk.run("skills", "check", str(Path(desk.folder) / "nowhere")).code != 0
     (desk.folder / "empty").mkdir()
     assert "there is no SKILL.md" in desk.run("skills", "check", "empty").err

@@ -125,6 +125,14 @@ async def test_chats_that_begin_at_once_share_a_look_that_began_after_each_had_a
     assert list((await kept.catalogue()).skills) == ["one", "two"], "and what was written before is seen"
 
 
+async def test_what_is_wrong_with_a_skill_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_skill(tmp_path, "costly", effort="high")
+    kept = SkillShelf([Skills(tmp_path)])
+    for _ in range(2):
+        await kept.catalogue()
+    assert [record.__dict__["action"] for record in caplog.records] == ["skill.problem"]
+
+
 def test_a_skill_that_quotes_our_marks_costs_no_other_skill_its_place() -> None:
     good, quoting = skill_text("good", "Be good."), skill_text("quoting", with_carried("", [], 1, 1) + _mark())
     active = [skill for text in (good, quoting) if (skill := skill_in(text)) is not None]

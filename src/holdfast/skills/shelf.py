@@ -163,13 +163,15 @@ class SkillShelf:
         try:
             if self._looks == looks:
                 self._looks += 1
-                self._last = self.look()
+                found = self.look()
+                self._log_problems(found)
+                self._last = found
             return self._last
         finally:
             self._looking.release()
 
     def look(self) -> Catalogue:
-        """Blocks."""
+        """Blocks. Logs nothing: who calls it says what is wrong."""
         skills: dict[str, Skill] = {}
         problems: list[str] = []
         seen: dict[Path, _Seen] = {}
@@ -189,9 +191,7 @@ class SkillShelf:
                     problems += [f"{folder}: {warning}" for warning in found.skill.warnings]
         self._seen = seen
         told = tuple(storable(problem) for problem in problems[:PROBLEMS_MAX])
-        made = Catalogue(skills=MappingProxyType(skills), problems=told)
-        self._tell(made)
-        return made
+        return Catalogue(skills=MappingProxyType(skills), problems=told)
 
     def _read(self, folder: Path, origin: str) -> _Seen:
         now = (0, 0, 0, 0)
@@ -206,8 +206,8 @@ class SkillShelf:
         except (OSError, ValueError) as error:
             return _Seen((0, 0, 0, 0), None, f"it cannot be read: {error}")
 
-    def _tell(self, made: Catalogue) -> None:
-        for problem in [problem for problem in made.problems if problem not in self._last.problems][:20]:
+    def _log_problems(self, found: Catalogue) -> None:
+        for problem in [problem for problem in found.problems if problem not in self._last.problems][:20]:
             log.warning("a skill: %s", problem, extra={"action": "skill.problem"})
 
 
