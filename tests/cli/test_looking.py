@@ -180,6 +180,19 @@ def test_a_full_disk_is_said_in_one_line(desk: Desk, home: Path) -> None:
     assert len(done.err.splitlines()) == 1
 
 
+COPIES = ["backup small/x.db", "restore .holdfast/holdfast.db --database sqlite:///small/x.db"]
+
+
+@pytest.mark.parametrize("command", COPIES)
+def test_a_copy_onto_a_full_disk_names_the_file_that_has_no_room(desk: Desk, home: Path, command: str) -> None:
+    small = desk.folder / "small"
+    small.mkdir()
+    script = f"{RUN}; mount -t tmpfs -o size=100k tmpfs {small}; holdfast {command} && exit 9; ls -A small >&2"
+    done = on_a_file_system_of_its_own(desk, home, script)
+    words = f"holdfast: no room left on the disk of {small}/x.db: nothing was written; free some and try again\n"
+    assert (done.code, done.out, done.err) == (0, "", words), "and nothing is left there"
+
+
 def test_a_home_that_is_to_be_made_on_a_full_disk_is_said_to_be_so(desk: Desk, home: Path) -> None:
     script = f"dd if=/dev/zero of=.holdfast/filler bs=1k 2>/dev/null; holdfast tokens create any --home {home}/new"
     done = on_a_file_system_of_its_own(desk, home, script)

@@ -22,7 +22,7 @@ import apsw
 from holdfast.errors import ConfigError, StoreBusy, StoreCorrupt
 from holdfast.faults import reach
 from holdfast.store.sqlite.connection import check_whose, connect, reading
-from holdfast.store.sqlite.errors import translated
+from holdfast.store.sqlite.errors import explain, translated
 from holdfast.store.sqlite.holder import posix_holders
 from holdfast.system import disk
 
@@ -32,6 +32,8 @@ SIDE_FILES = ("-journal", "-wal", "-shm", ".gate", ".lock")
 # SQLite's own bytes of a file that carry its shared lock (os_unix.c: PENDING_BYTE + 2, for 510).
 _MAGIC = b"SQLite format 3\0"
 _SHARED_FIRST, _SHARED_BYTES = 0x40000002, 510
+
+_WRITING = (apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_TRUNCATE, apsw.SQLITE_IOERR_FSYNC)
 
 CopyProgress = Callable[[int, int], None]  # pages that are done, pages in all
 
@@ -44,8 +46,9 @@ def back_up(
         raise ConfigError(f"{target} is there already: name another file, or say --force to replace it")
     with disk.unfinished_file(target) as copy:
         with closing(connect(path, read_only=True)) as source, translated(path):
-            _copy(source, copy.path, progress)
-        check_copy(copy.path)
+            _copy(source, copy.path, str(target), progress)
+        with translated(str(target)):
+            check_copy(copy.path)
         reach("backup.checked")
         copy.publish(overwrite=overwrite)
     return target.stat().st_size
@@ -63,8 +66,9 @@ def copy_to_restore(
             check_whose(source, str(backup))
             if source.pragma("application_id") == 0:
                 raise ConfigError(f"{backup} is empty: it is no backup of ours")
-            _copy(source, copy.path, progress)
-        check_copy(copy.path)
+            _copy(source, copy.path, path, progress)
+        with translated(path):
+            check_copy(copy.path)
         yield copy
 
 
@@ -150,8 +154,9 @@ def _opened_to_read(backup: Path) -> apsw.Connection:
     )
 
 
-def _copy(source: apsw.Connection, target: str, progress: CopyProgress) -> None:
-    with closing(apsw.Connection(target)) as made:
+def _copy(source: apsw.Connection, draft: str, target: str, progress: CopyProgress) -> None:
+    """Into the file `draft`, which people know as `target`."""
+    with _writing_to(target), closing(apsw.Connection(draft)) as made:
         made.pragma("synchronous", "OFF")  # it is synced as a whole
         with reading(source):
             source.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()  # from here on it is one moment
@@ -161,6 +166,17 @@ def _copy(source: apsw.Connection, target: str, progress: CopyProgress) -> None:
                     reach("copy.step")
                     progress(copy.page_count - copy.remaining, copy.page_count)
         made.pragma("journal_mode", "DELETE")  # one file, with nothing beside it
+
+
+@contextmanager
+def _writing_to(target: str) -> Iterator[None]:
+    """SQLite does not say of which of the two files an error is; but only one of them is written to."""
+    try:
+        yield
+    except (apsw.FullError, apsw.IOError) as error:
+        if isinstance(error, apsw.FullError) or getattr(error, "extendedresult", 0) in _WRITING:
+            raise explain(error, target) from error
+        raise
 
 
 def check_copy(path: str) -> None:
