@@ -442,12 +442,17 @@ class ToolCalls:
         limit = held.shared.store.options.limits.keepsake_chars_max
         if not key or max(len(key), len(text)) > limit:
             raise ToolFailed(f"what is kept has a key, and up to {limit:,} characters; this has {len(text):,}")
+        spared = frozenset(one for other, keys in self._kept.items() if other != call_id for one in keys)
+        command = cmd.Keep(by=held.by, key=storable(key), text=storable(text), spared=spared)
+        mine = self._kept.setdefault(call_id, set())
+        known = command.key in mine
+        mine.add(command.key)  # already now: others keep something at the same time
         try:
-            spared = frozenset(one for other, keys in self._kept.items() if other != call_id for one in keys)
-            await held.commit(cmd.Keep(by=held.by, key=storable(key), text=storable(text), spared=spared))
+            await held.commit(command)
         except (Moved, TurnCannotGoOn, HoldfastError) as error:  # the turn can: it is this call that cannot
+            if not known:
+                mine.discard(command.key)
             raise ToolFailed(f"what the tool has to find after a crash could not be kept: {error}") from error
-        self._kept.setdefault(call_id, set()).add(storable(key))
 
     async def _see_through(
         self, body: Body, call: Call, arguments: str, progress: ProgressNotes, span: OpenSpan
