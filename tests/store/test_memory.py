@@ -603,6 +603,37 @@ async def test_nothing_is_written_for_a_chat_that_is_gone_or_another_under_its_i
     await store.memory.enter(new, 20, 5)
 
 
+async def test_what_is_left_of_a_chat_that_older_code_deleted_is_not_of_the_next_one_under_its_id(
+    store: Store, store_url: str
+) -> None:
+    """Schema 19 knows no memory: it leaves all rows of it."""
+    first = await chat(store)
+    old = await remember(store, first, "lives in Bern")
+    going = await chat(store, id="twice")
+    await store.memory.remember_by_call(going, "c3", "lives in xyzzy", old.id, ALLOWED)
+    await fill(store, going)
+    for table, column in (("chats", "id"), ("journal", "chat_id"), ("calls", "chat_id")):
+        sql(store_url, f"DELETE FROM {table} WHERE {column} = 'twice'")
+    new = await chat(store, id="twice")
+    for enters in (False, True):
+        snapshot = await store.memory.enter(new if enters else first, 20, 5)
+        assert "xyzzy" not in str(await store.memory.shown(snapshot))
+        assert await in_force(store) == ["lives in Bern"]
+        assert await found(store, "xyzzy", outside=True) == []
+        assert (await store.memory.block("ada", "agent", "notes")).text == ""
+        assert {one.id for one in await store.memory.page(everything=True)} == {old.id}
+    await store.memory.remember_by_call(new, "c1", "likes tea", "", Allowed(facts=2))
+    assert await in_force(store) == ["likes tea", "lives in Bern"], "a call of the same name writes, and has room"
+    rows = {row.chat_id: row for row in await store.memory.owed(["agent"], store.now_ms(), 10)}
+    assert rows["twice"].epoch != new.epoch, "it is indexed anew"
+    pieces = [Piece(pos=0, role="user", ref="m1", at=1, tainted=False, text="a new message")]
+    start = await store.memory.still_indexed_to(new)
+    assert await store.memory.index(new, pieces, was=0, upto=2, anew=True, start=start)
+    assert await found(store, "message") == ["a new message"]
+    await store.delete_chat("twice")
+    assert rows_of(store_url, "xyzzy") == []
+
+
 async def test_what_is_accepted_while_its_chat_is_deleted_goes_with_the_chat(postgres_url: str) -> None:
     """Where writers go side by side: the deletion has looked for rows before those of the acceptance are there."""
     async with open_store(postgres_url, StoreOptions()) as store:

@@ -52,6 +52,7 @@ ALL_KINDS: tuple[PassageKind, ...] = ("fact", "episode", "message")
 PASSAGES_TOGETHER_MAX = 40  # of one transaction
 PASSAGES_DROPPED_MAX = 5  # of one transaction, for which every writer of a SQLite file waits: 10 to 20 ms for each
 COUNTED_MAX = 100
+_NO_EPOCH = -1  # of a chat in whose index another life's messages are: it is made anew, from the start
 _EDIT: msgspec.json.Decoder[Edit] = msgspec.json.Decoder(Edit)
 
 
@@ -134,7 +135,9 @@ class Memories:
 
     def _entering(self, chat: ChatRecord, facts: int, episodes: int) -> Steps[Snapshot]:
         yield from self._living(chat)
-        yield self._sql.drop_chat, {"chat_id": chat.id, "life": chat.life}
+        left = yield self._sql.drop_chat, {"chat_id": chat.id, "life": chat.life}
+        if left:  # by older code that deleted the chat before: its calls had the names of those to come
+            yield self._sql.drop_writes, {"chat_id": chat.id}
         found = yield self._sql.chat_row, {"chat_id": chat.id}
         reach("memory.before")
         if found:
@@ -159,7 +162,7 @@ class Memories:
             mark=chat.turn,
             due_at=self._now_ms(),
             tries=0,
-            epoch=chat.epoch,
+            epoch=_NO_EPOCH if left else chat.epoch,
             indexed_to=0,
             told_to=0,
             problem="",

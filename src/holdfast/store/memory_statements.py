@@ -69,13 +69,17 @@ def matched_by_tsquery(
     return f"{found} & !'{owner}{without}'" if without else found
 
 
-# A chat's rows go in slices: what is left of one that is deleted is nobody's any more.
-_THERE = "({table}.chat_id = '' OR EXISTS (SELECT 1 FROM chats WHERE chats.id = {table}.chat_id))"
+# A chat's rows go in slices, and code that knows no memory leaves them: what is left of one that is deleted is
+# nobody's any more, also where another chat has its id.
+_THERE = (
+    "({table}.chat_id = '' OR EXISTS "
+    "(SELECT 1 FROM chats WHERE chats.id = {table}.chat_id AND chats.life = {table}.life))"
+)
 _MEMORIES_THERE = _THERE.replace("{table}", "memories")
 # What a newer fact replaced is in force again where the newer one went with its chat.
 _NOT_REPLACED = (
-    "(memories.superseded_by = '' "
-    "OR NOT EXISTS (SELECT 1 FROM memories AS newer WHERE newer.id = memories.superseded_by))"
+    "(memories.superseded_by = '' OR NOT EXISTS (SELECT 1 FROM memories AS newer "
+    f"WHERE newer.id = memories.superseded_by AND {_THERE.replace('{table}', 'newer')}))"
 )
 _IN_FORCE = f"memories.ended_at IS NULL AND {_NOT_REPLACED}"
 _OF = "owner = {owner} AND agent = {agent}"
@@ -102,11 +106,18 @@ _OWED = (
     "AND memory_chats.agent IN ({agents}) ORDER BY memory_chats.due_at LIMIT {limit}"
 )
 
+# Passages have no life: those of messages are of the life that has indexed them.
 _FOUND = f"""
 FROM {{from}} LEFT JOIN chats ON chats.id = found.chat_id
 WHERE found.owner = {{owner}} AND (CAST({{agent}} AS TEXT) IS NULL OR found.agent = {{agent}})
 AND (found.chat_id = '' OR chats.id IS NOT NULL) AND (found.kind <> 'message' OR found.chat_id <> {{but}})
-AND (found.kind = 'message' OR EXISTS (SELECT 1 FROM memories WHERE memories.id = found.ref AND {_IN_FORCE}))
+AND CASE WHEN found.kind = 'message' THEN EXISTS (
+    SELECT 1 FROM memory_chats WHERE memory_chats.chat_id = found.chat_id AND memory_chats.life = chats.life
+    AND memory_chats.indexed_to > found.pos
+) ELSE EXISTS (
+    SELECT 1 FROM memories WHERE memories.id = found.ref AND {_IN_FORCE}
+    AND (memories.chat_id = '' OR memories.life = chats.life)
+) END
 AND found.kind IN ({{kinds}})
 """
 _SEARCH = (
@@ -156,6 +167,7 @@ class MemoryStatements:
         # what a call wrote
         self.read_write = made("SELECT answer FROM memory_writes WHERE chat_id = {chat_id} AND call_id = {call_id}")
         self.put_write = insert("memory_writes", ("chat_id", "call_id", "answer", "at"))
+        self.drop_writes = made("DELETE FROM memory_writes WHERE chat_id = {chat_id}")
 
         # blocks
         block = "id, owner, agent, name, version, lines_made, created_at, updated_at"
@@ -220,7 +232,8 @@ class MemoryStatements:
         self.page = made(_PAGE)
         self.newest = made(_NEWEST)
         self.count = made(
-            f"SELECT count(*) FROM memories WHERE {_OF} AND kind = {{kind}} AND tainted = {{tainted}} AND {_IN_FORCE}"
+            f"SELECT count(*) FROM memories WHERE {_OF} AND kind = {{kind}} AND tainted = {{tainted}} "
+            f"AND {_IN_FORCE} AND {_MEMORIES_THERE}"
         )
         self.supersede = made(
             f"UPDATE memories SET superseded_by = {{by}} WHERE id = {{id}} AND {_IN_FORCE} RETURNING id"
@@ -271,7 +284,9 @@ class MemoryStatements:
         # chats
         self.chat_row = made(f"SELECT {_CHAT_COLUMNS} FROM memory_chats WHERE chat_id = {{chat_id}}")
         self.insert_chat = insert("memory_chats", _CHAT_COLUMNS.split(", "))
-        self.drop_chat = made("DELETE FROM memory_chats WHERE chat_id = {chat_id} AND life <> {life}")
+        self.drop_chat = made(
+            "DELETE FROM memory_chats WHERE chat_id = {chat_id} AND life <> {life} RETURNING chat_id"
+        )
         self.mark_turn = made(
             "UPDATE memory_chats SET mark = {mark}, due_at = {due_at}, tries = 0, problem = '', "
             "told_to = CASE WHEN told_to < {mark} THEN told_to ELSE {mark} - 1 END "
