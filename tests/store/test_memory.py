@@ -472,6 +472,21 @@ async def test_a_search_looks_past_the_asking_chat_and_past_what_was_replaced(st
     assert await found(store, "visits") == [fact.text]
 
 
+async def test_facts_that_were_replaced_or_forgotten_leave_room_for_those_in_force(
+    store: Store, store_url: str
+) -> None:
+    talk = await chat(store)
+    rex = await remember(store, talk, "The dog of Ada is called Rex, and he likes long walks.")
+    fed = await store.memory.add_fact("ada", "agent", "The dog is fed: day 0")
+    for n in range(RANKED_MAX + 1):
+        fed = await store.memory.add_fact("ada", "agent", f"dog fed {n}", replaces=fed.id)
+    assert sorted(await found(store, "dog")) == [rex.text, fed.text]
+    await store.memory.forget_by_call(talk, "c2", fed.id)
+    tainted = await remember(store, await chat(store, tainted=True), "a dog without a name", "c3", replaces=rex.id)
+    await store.memory.accept(tainted.id, by="ann")
+    assert sql(store_url, "SELECT text FROM memory_passages") == [(tainted.text,)]
+
+
 async def test_messages_are_indexed_once_and_those_of_the_asking_chat_are_left_out(store: Store) -> None:
     talk, other = await chat(store), await chat(store)
     for one in (talk, other):
@@ -580,6 +595,23 @@ async def test_what_a_deleted_chat_had_replaced_counts_again(store: Store) -> No
     assert await found(store, "lives") == ["lives in Bern"]
     await remember(store, first, "lives in Zug", "c3", replaces=old.id)
     assert await in_force(store) == ["lives in Zug"], "and is replaced like any other"
+
+
+async def test_what_the_chats_below_a_deleted_one_had_replaced_is_found_again(store: Store, store_url: str) -> None:
+    """And nothing twice, where a chat replaced what had replaced it, or two deletions ask at once."""
+    first, parent, child = [await chat(store) for _ in range(3)]
+    sql(store_url, "UPDATE chats SET parent_id = ? WHERE id = ?", [parent.id, child.id])
+    old = await remember(store, first, "lives in Bern")
+    newer = await remember(store, child, "lives in Basel", "c2", replaces=old.id)
+    await remember(store, child, "lives in Zug", "c3", replaces=newer.id)
+    await asyncio.gather(*(store.memory.before_deletion(parent.id) for _ in range(4)))
+    assert sorted(text for (text,) in sql(store_url, "SELECT text FROM memory_passages")) == [
+        "lives in Bern",
+        "lives in Zug",
+    ]
+    assert await found(store, "lives") == ["lives in Zug"], "until it is gone"
+    await store.delete_chat(parent.id, children="delete")
+    assert await found(store, "lives") == ["lives in Bern"]
 
 
 async def test_nothing_is_written_for_a_chat_that_is_gone_or_another_under_its_id(

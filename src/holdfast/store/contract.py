@@ -346,6 +346,7 @@ class Store(ABC):
         One transaction takes them out of every reader's sight; what a slice does not hold goes in further ones, which
         are waited for, but for no longer than LARGE_DEADLINE_S.
         """
+        await self.memory.before_deletion(chat_id)
         deleted = await self.large_chats.delete_chat(chat_id, children, archived_before)
         try:
             await self.files.clear_unused(Countdown(LARGE_DEADLINE_S))

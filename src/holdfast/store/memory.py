@@ -255,6 +255,7 @@ class Memories:
                 )
             yield from self._fact_of(id, chat.owner, chat.agent)
             yield self._sql.end, {"id": id, "at": now}
+            yield self._sql.drop_passages_of, {"id": id}
             return f"Forgotten: {id}."
 
         return await self._once(chat, call_id, work)
@@ -308,7 +309,7 @@ class Memories:
             yield from self._fact_of(record.replaces, record.owner, record.agent)
         yield self._sql.insert_memory, memory_values(record)
         if record.replaces and not record.tainted:
-            made_room = yield self._sql.supersede, {"id": record.replaces, "by": record.id}
+            made_room = yield from self._supersede(record)
         of = {"owner": record.owner, "agent": record.agent, "kind": "fact", "tainted": int(record.tainted)}
         ((count,),) = yield self._sql.count, of
         what, advice = "facts", "forget some, or replace one"
@@ -318,6 +319,13 @@ class Memories:
         if count > limit and not made_room:
             raise LimitReached(f"{what} of an agent and an owner", count - 1, limit, advice)
         yield from self._index(record)
+
+    def _supersede(self, record: MemoryRecord) -> Steps[list[Row]]:
+        """No search looks at the fact that it replaces: many of them would leave no room for those in force."""
+        older = yield self._sql.supersede, {"id": record.replaces, "by": record.id}
+        for (id,) in older:
+            yield self._sql.drop_passages_of, {"id": id}
+        return older
 
     def _supersede_episodes(self, record: MemoryRecord) -> Steps[None]:
         """Those before it count never again, unlike a fact: they go with their chat, so no search looks at them."""
@@ -366,6 +374,21 @@ class Memories:
             f"Not applied: this chat has read content from outside. The edit is kept as the proposal {id} until a "
             "person accepts or drops it."
         )
+
+    async def before_deletion(self, chat_id: str) -> None:
+        """What its facts and those of its family replaced counts again without them, and is found again. Before they
+        are gone: where it is not deleted then, or a process dies here, a search drops what is not in force.
+        """
+        after, of = "", {"chat_id": chat_id, "limit": PASSAGES_TOGETHER_MAX}
+        while rows := await self._runner.named_rows(self._sql.replaced_by_chat, after=after, **of):
+            for record in map(memory_of, rows):
+                await self._runner.run_steps(lambda one=record: self._indexing(one))  # type: ignore[misc]
+                after = record.id
+
+    def _indexing(self, record: MemoryRecord) -> Steps[None]:
+        yield from self._locked(record.owner, record.agent)
+        if (yield self._sql.read_memory, {"id": record.id}):
+            yield from self._index(record)
 
     # --- people -----------------------------------------------------------------------------------------------------
 
@@ -458,7 +481,7 @@ class Memories:
                 yield self._sql.clear, {"id": id, "by": by, "at": now}
                 yield from self._index(after)
                 if before.replaces:
-                    yield self._sql.supersede, {"id": before.replaces, "by": id}
+                    yield from self._supersede(before)
             else:
                 after = before
             done.append(after)

@@ -99,6 +99,19 @@ _NEWEST = (
     f"AND chat_id <> {{but}} AND {_MEMORIES_THERE} ORDER BY id DESC LIMIT {{limit}}"
 )
 
+# What the facts of a chat and of those below it had replaced.
+_REPLACED_BY_CHAT = f"""
+WITH RECURSIVE going (id) AS (
+    SELECT id FROM chats WHERE id = {{chat_id}}
+    UNION SELECT chats.id FROM chats JOIN going ON chats.parent_id = going.id
+)
+SELECT {", ".join(f"older.{name}" for name in MEMORY_COLUMNS)} FROM memories AS newer
+JOIN memories AS older ON older.id = newer.replaces AND older.superseded_by = newer.id
+WHERE newer.chat_id IN (SELECT id FROM going) AND newer.kind = 'fact' AND older.ended_at IS NULL
+AND older.chat_id NOT IN (SELECT id FROM going) AND older.id > {{after}}
+ORDER BY older.id LIMIT {{limit}}
+"""
+
 _OWED = (
     f"SELECT {', '.join(f'memory_chats.{name}' for name in _CHAT_COLUMNS.split(', '))} "
     "FROM memory_chats JOIN chats ON chats.id = memory_chats.chat_id "
@@ -243,6 +256,7 @@ class MemoryStatements:
             "AND superseded_by = '' AND id <> {by} RETURNING id"
         )
         self.replaced_by = made("SELECT id FROM memories WHERE superseded_by = {id} AND owner = {owner}")
+        self.replaced_by_chat = made(_REPLACED_BY_CHAT)
         self.end = made("UPDATE memories SET ended_at = {at} WHERE id = {id} AND ended_at IS NULL RETURNING id")
         self.clear = made("UPDATE memories SET tainted = 0, cleared_by = {by}, cleared_at = {at} WHERE id = {id}")
         self.drop_memory = made("DELETE FROM memories WHERE id = {id}")
