@@ -85,6 +85,11 @@ def test_a_word_of_a_query_finds_longer_ones_and_one_character_of_an_unspaced_sc
     assert [is_prefix(term) for term in ("re", "ref", "日", "日本")] == [False, True, True, False]
 
 
+def test_every_character_of_an_unspaced_script_begins_a_term_of_the_index_and_queries_have_pairs_alone() -> None:
+    assert terms_of("我喜欢喝茶, tea 好") == ["我喜", "喜欢", "欢喝", "喝茶", "茶", "tea", "好"]
+    assert query_terms("喝茶 好") == ["喝茶", "好"]
+
+
 def test_what_the_terms_of_two_owners_agents_kinds_or_chats_begin_with_is_never_the_same() -> None:
     names = ("", "a", "ab", "a§", "§a", "\ud800")
     assert len({made(name) for made in (owner_key, agent_term, chat_term, kind_term) for name in names}) == 24

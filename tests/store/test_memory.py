@@ -12,6 +12,7 @@ from holdfast.core import commands as cmd
 from holdfast.core import memory as core
 from holdfast.core.memory import Append, Edit, Insert, MemoryRecord, Replace, Rewrite
 from holdfast.core.records import ChatRecord, Role
+from holdfast.core.search_terms import query_terms
 from holdfast.errors import InvalidInput, LimitReached, NotFound, RefusedError
 from holdfast.store import memory, open_store
 from holdfast.store.contract import Store
@@ -421,6 +422,27 @@ async def test_what_older_code_indexed_is_found_again(store_url: str, monkeypatc
         sql(store_url, "INSERT INTO memory_index (memory_index, rank) VALUES ('integrity-check', 1)")
         sql(store_url, "CREATE VIRTUAL TABLE words USING fts5vocab('memory_index', 'row')")
         assert sql(store_url, "SELECT term FROM words") == [], "nothing is left of the terms as they were"
+
+
+async def test_a_word_of_one_character_is_found_also_in_what_the_code_before_indexed(
+    store: Store, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what that code kept of facts that were replaced leaves the index."""
+    monkeypatch.setattr(memory, "terms_of", query_terms)
+    tea = await store.memory.add_fact("ada", "agent", "我喜欢喝茶")
+    coffee = await store.memory.add_fact("ada", "agent", "我喜欢咖啡")
+    sql(store_url, "UPDATE memory_passages SET form = 1")
+    sql(store_url, "UPDATE memories SET superseded_by = ? WHERE id = ?", [tea.id, coffee.id])
+    monkeypatch.undo()
+    assert await found(store, "茶") == []
+    while await store.memory.renew_index():
+        pass
+    for word in ("茶", "喝茶", "喜", "我"):
+        assert await found(store, word) == [tea.text], word
+    assert sql(store_url, "SELECT text FROM memory_passages") == [(tea.text,)]
+    later = await store.memory.add_fact("ada", "agent", "彼は犬")
+    assert await found(store, "犬") == [later.text]
+    assert not await store.memory.renew_index()
 
 
 async def test_no_query_is_malformed(store: Store) -> None:

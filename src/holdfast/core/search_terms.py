@@ -2,7 +2,8 @@
 
 A term is a word, folded: case, compatibility forms and the accents of Latin, Greek and Cyrillic letters make no
 difference. Scripts that put no spaces between words give every two neighbouring characters as a term, so a word of
-two characters is found, which three at a time would miss. A query has no operators: quotes, brackets, `*` and `-` are
+two characters is found, which three at a time would miss. A word of one is found as the beginning of a pair, so an
+index holds the last character of a run by itself, too. A query has no operators: quotes, brackets, `*` and `-` are
 no letters and are left out, and `NEAR` is a word, so no query can be malformed.
 
 An index holds the terms of each owner apart, because each begins with its owner's key: what a search costs, how often
@@ -10,7 +11,7 @@ a word is taken to occur and which words the beginning of one stands for follow 
 """
 
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from itertools import pairwise
 
@@ -38,12 +39,12 @@ _UNSPACED = (
 
 def terms_of(text: str) -> list[str]:
     """In the order of the text, each as often as it is there."""
-    return list(_terms(_folded(text)))
+    return list(_terms(_folded(text), _indexed))
 
 
 def query_terms(query: str) -> list[str]:
     """Each once, at most QUERY_TERMS_MAX."""
-    found = dict.fromkeys(_terms(_folded(query[:QUERY_CHARS_MAX])))
+    found = dict.fromkeys(_terms(_folded(query[:QUERY_CHARS_MAX]), _asked))
     return list(found)[:QUERY_TERMS_MAX]
 
 
@@ -88,7 +89,7 @@ def _is_unspaced(char: str) -> bool:
     return code >= 0x0E00 and any(first <= code <= last for first, last in _UNSPACED)
 
 
-def _terms(folded: str) -> Iterator[str]:
+def _terms(folded: str, of_run: Callable[[list[str]], Iterator[str]]) -> Iterator[str]:
     word: list[str] = []
     run: list[str] = []  # of an unspaced script
     for char in folded:
@@ -99,7 +100,7 @@ def _terms(folded: str) -> Iterator[str]:
             run.append(char)
             continue
         if run:
-            yield from _pairs(run)
+            yield from of_run(run)
             run = []
         if char.isalnum() or (ord(char) > 127 and unicodedata.category(char)[0] in "LNM"):
             word.append(char)
@@ -107,7 +108,7 @@ def _terms(folded: str) -> Iterator[str]:
             yield _cut(word)
             word = []
     if run:
-        yield from _pairs(run)
+        yield from of_run(run)
     if word:
         yield _cut(word)
 
@@ -116,8 +117,14 @@ def _cut(word: list[str]) -> str:
     return "".join(word[:TERM_CHARS_MAX])
 
 
-def _pairs(run: list[str]) -> Iterator[str]:
+def _asked(run: list[str]) -> Iterator[str]:
     if len(run) == 1:
         yield run[0]
     for first, second in pairwise(run):
         yield first + second
+
+
+def _indexed(run: list[str]) -> Iterator[str]:
+    yield from _asked(run)
+    if len(run) > 1:
+        yield run[-1]

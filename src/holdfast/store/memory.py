@@ -670,7 +670,7 @@ class Memories:
 
     async def renew_index(self) -> bool:
         """Terms that older code made are made anew, of a slice of passages: what another worker has in hand
-        is left to it. False: there were none.
+        is left to it. That code kept facts that count no more: they go. False: there were none.
         """
         if not await self._runner.named_rows(self._sql.has_old_passages):
             return False
@@ -679,6 +679,9 @@ class Memories:
             rows = yield self._sql.old_passages, {"limit": PASSAGES_DROPPED_MAX}
             for id, *row in rows:
                 old = dict(zip(PASSAGE_COLUMNS, row, strict=True))
+                if old["kind"] == "fact" and not (yield self._sql.is_in_force, {"id": old["ref"]}):
+                    yield self._sql.drop_passages_of, {"id": old["ref"]}
+                    continue
                 made = self._passage(old, old, bool(old["tainted"]), old["text"])
                 yield self._sql.renew_passage, {"id": id, "terms": made["terms"]}
             return True

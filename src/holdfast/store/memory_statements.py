@@ -8,6 +8,7 @@ from holdfast.core.memory import MemoryRecord, Passage
 from holdfast.core.search_terms import is_prefix
 from holdfast.store.rows import Row
 
+FORM = 2  # of terms; the index of those in an older one says the number, too
 RANKED_MAX = 500  # passages of a search that are looked at more closely
 MEMORY_COLUMNS: tuple[str, ...] = MemoryRecord.__struct_fields__
 PASSAGE_COLUMNS = ("chat_id", "owner", "agent", "kind", "ref", "pos", "role", "at", "tainted", "text")
@@ -265,15 +266,16 @@ class MemoryStatements:
         marks = ", ".join(f"{{{name}}}" for name in PASSAGE_COLUMNS)
         self.insert_passage = made(
             f"INSERT INTO memory_passages ({', '.join(PASSAGE_COLUMNS)}, terms, form) "
-            f"VALUES ({marks}, {form.terms}, 1)"
+            f"VALUES ({marks}, {form.terms}, {FORM})"
         )
-        # Those that older code made, and in whose form no search looks for them.
-        self.has_old_passages = "SELECT 1 FROM memory_passages WHERE form = 0 LIMIT 1"
+        # Those that older code made: a search does not look for their terms, or not for all that it could.
+        self.has_old_passages = f"SELECT 1 FROM memory_passages WHERE form < {FORM} LIMIT 1"
         self.old_passages = made(
-            f"SELECT id, {', '.join(PASSAGE_COLUMNS)} FROM memory_passages WHERE form = 0 "
+            f"SELECT id, {', '.join(PASSAGE_COLUMNS)} FROM memory_passages WHERE form < {FORM} "
             f"ORDER BY id LIMIT {{limit}}{skips}"
         )
-        self.renew_passage = made(f"UPDATE memory_passages SET terms = {form.terms}, form = 1 WHERE id = {{id}}")
+        self.renew_passage = made(f"UPDATE memory_passages SET terms = {form.terms}, form = {FORM} WHERE id = {{id}}")
+        self.is_in_force = made(f"SELECT 1 FROM memories WHERE id = {{id}} AND {_IN_FORCE}")
         self.drop_passages_of = made("DELETE FROM memory_passages WHERE ref = {id} AND kind <> 'message'")
         self.drop_passages_from = made(
             "DELETE FROM memory_passages WHERE id IN (SELECT id FROM memory_passages "
