@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.agent import Agent
+from holdfast.agent import Agent, Memory
 from holdfast.app import App
 from holdfast.config import Config
 from holdfast.core.schedules import Once
 from holdfast.models.scripted import ScriptedModel
 from holdfast.owner_limits import OwnerLimits
 from holdfast.store.schedule_records import NewSchedule
-from holdfast.worker import deliverer, lease_observer, pruner, stray_chats, sweeper
+from holdfast.worker import chronicler, deliverer, lease_observer, pruner, stray_chats, sweeper
 from holdfast.worker.sweeper import Sweeper
 from holdfast.worker.worker import Worker
 from tests.support.asked import asking
@@ -166,3 +166,15 @@ async def test_a_worker_with_nothing_to_do_asks_the_database_as_often_as_the_tab
                 for _ in range(ROUNDS):
                     await idle.round(worker)
             assert asked.count == ROUNDS * more.get(name, idle.asks), name
+
+
+async def test_an_agent_that_remembers_has_a_worker_ask_twice_a_minute_more(store_url: str) -> None:
+    """What is owed, and what is ahead: one of them says as well whether older code indexed something."""
+    remembers = Agent("a", ScriptedModel(after="echo"), memory=Memory())
+    async with App(store_url, [remembers]) as app, app.worker() as worker:
+        for service in worker._services:
+            service.cancel()
+        await asyncio.wait(worker._services)
+        with asking(app.store) as asked:
+            pauses = {await worker.chronicler.run_once() for _ in range(ROUNDS)}
+        assert (asked.count, pauses) == (ROUNDS * 2, {chronicler.LOOK_S})

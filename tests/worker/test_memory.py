@@ -472,6 +472,20 @@ async def test_a_worker_makes_what_older_code_indexed_to_be_found(store_url: str
         await eventually(found)
 
 
+async def test_what_older_code_indexes_beside_a_worker_is_found_after_its_next_look(store_url: str) -> None:
+    """They run side by side while machines are upgraded one after the other."""
+    clerk = Agent("clerk", ScriptedModel("One."), memory=QUIET)
+    async with working(store_url, clerk) as (app, worker):
+        chat = await app.create(clerk, "the walrus", owner="ada")
+        assert await rested(chat) is State.IDLE
+        await attended(worker)
+        for _ in range(2):
+            sql(store_url, "UPDATE memory_passages SET terms = '', form = 0")
+            assert (await app.memory.search("walrus", owner="ada")).passages == ()
+            await worker.chronicler.run_once()
+            assert len((await app.memory.search("walrus", owner="ada")).passages) == 1
+
+
 async def test_an_edited_history_is_indexed_anew(store_url: str) -> None:
     clerk = Agent("clerk", ScriptedModel("One.", "Two.", after="echo"), memory=Memory(episodes=False))
     async with working(store_url, clerk) as (app, worker):

@@ -81,6 +81,13 @@ class Piece(NamedTuple):
     text: str
 
 
+class Ahead(NamedTuple):
+    """When a chat is due next, and whether older code indexed something."""
+
+    due_at: int | None
+    old_passages: bool
+
+
 class _Living(NamedTuple):
     """A chat as it is in the transaction that writes."""
 
@@ -730,10 +737,10 @@ class Memories:
         values = _settled(row, due_at, tries=tries, problem=problem, told_to=told_to)
         await self._runner.run_steps(lambda: _alone(self._sql.settle, values))
 
-    async def next_due(self) -> int | None:
-        found = await self._runner.named_rows(self._sql.next_due)
-        due: int | None = found[0][0]
-        return due
+    async def ahead(self) -> Ahead:
+        """One read, for who asks it each minute."""
+        ((due_at, old),) = await self._runner.named_rows(self._sql.ahead)
+        return Ahead(due_at=due_at, old_passages=bool(old))
 
 
 def _is_owed(row: ChatRow, chat: ChatRecord, now: int) -> bool:

@@ -321,7 +321,10 @@ class MemoryStatements:
             "UPDATE memory_chats SET due_at = {due_at}, told_to = {told_to}, problem = {problem}, tries = {tries} "
             "WHERE chat_id = {chat_id} AND mark = {mark} AND due_at = {taken}"
         )
-        self.next_due = made("SELECT min(due_at) FROM memory_chats WHERE due_at IS NOT NULL")
+        self.ahead = (
+            f"SELECT min(due_at), EXISTS (SELECT 1 FROM memory_passages WHERE form < {FORM}) "
+            "FROM memory_chats WHERE due_at IS NOT NULL"
+        )
 
         # the end of an owner
         self.nothing = "DELETE FROM memories WHERE id = '' AND id <> '' RETURNING id"

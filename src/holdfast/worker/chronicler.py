@@ -55,7 +55,6 @@ EXCERPT_ROWS = 40
 OPENING_CHARS = 2_000
 PAGE_ROWS = 200
 RENEWED_MAX = 10  # slices of one look
-RENEW_S = 3_600.0  # between two looks for what older code, which may still run, has indexed
 PAGE_BYTES = 1 << 20
 EPISODE_TOKENS = 400
 
@@ -94,7 +93,6 @@ class Chronicler:
         self._stops: set[StopSignal[Cause]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._asking: Counter[str] = Counter()  # summaries under way, by agent
-        self._renew_at_s = 0.0  # by the loop
         self.looks = 0
         self.indexed = 0  # messages
         self.told = 0  # episodes
@@ -164,19 +162,16 @@ class Chronicler:
 
         if tasks := [self._begin(attend(row)) for row in rows]:
             await asyncio.wait(tasks)  # a shutdown cancels this, and not what it waits for: `stop` ends that
-        if await self._renew() or len(rows) == LOOKED_AT_MAX:
+        ahead = await self._store.memory.ahead()
+        if (ahead.old_passages and await self._renew()) or len(rows) == LOOKED_AT_MAX:
             return 0.0
-        due_at = await self._store.memory.next_due()
-        ahead_s = LOOK_S if due_at is None else (due_at - self._store.now_ms()) / 1000
+        ahead_s = LOOK_S if ahead.due_at is None else (ahead.due_at - self._store.now_ms()) / 1000
         return min(LOOK_S, ahead_s) if ahead_s > 0 else LOOK_S
 
     async def _renew(self) -> bool:
-        """What older code indexed is made to be found. True: there is more of it."""
-        if self._renew_at_s > asyncio.get_running_loop().time():
-            return False
+        """What older code, which may still run, indexed is made to be found. True: there is more of it."""
         for _ in range(RENEWED_MAX):
             if not await self._store.memory.renew_index():
-                self._renew_at_s = asyncio.get_running_loop().time() + RENEW_S
                 return False
         return True
 
