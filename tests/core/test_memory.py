@@ -1,6 +1,7 @@
 """What is shown of a memory, how a block is edited, which words a search looks for, and when a chat is tainted."""
 
 from itertools import product
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -64,6 +65,13 @@ def test_passages_are_bounded_and_have_every_word_of_a_text_that_is_not_too_long
     assert len(found) <= memory.PASSAGES_OF_MESSAGE_MAX
     assert all(0 < len(piece) <= memory.PASSAGE_CHARS for piece in found)
     assert "".join("".join(found).split()) == "".join(text.split())
+
+
+def test_how_much_of_a_long_message_is_searched_is_documented() -> None:
+    chars = memory.PASSAGES_OF_MESSAGE_MAX * memory.PASSAGE_CHARS
+    assert len("".join(passages("x" * (chars + 1)))) == chars
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "memory.md"
+    assert f"first {chars:,} characters" in page.read_text()
 
 
 @given(st.text(max_size=300))
