@@ -632,7 +632,7 @@ async def test_what_the_chats_below_a_deleted_one_had_replaced_is_found_again(st
         "lives in Zug",
     ]
     assert await found(store, "lives") == ["lives in Zug"], "until it is gone"
-    await store.delete_chat(parent.id, children="delete")
+    await store.delete_chat(parent.id, children="include")
     assert await found(store, "lives") == ["lives in Bern"]
 
 
