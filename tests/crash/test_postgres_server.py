@@ -184,7 +184,9 @@ def marker(step: Step, prefix: str = ALONE) -> bytes:
         return f"{prefix}w2".encode()
     if step.kind == "upkeep":
         return b"DELETE FROM receipts"
-    chat = "side" if step.name == "delete_a_chat" else "child" if step.name == "claim_the_child" else "talk"
+    if step.name == "delete_a_chat":
+        return b"DELETE FROM chats"  # what is looked at before it names the chat, too
+    chat = "child" if step.name == "claim_the_child" else "talk"
     return f"{prefix}{chat}".encode()
 
 

@@ -95,7 +95,8 @@ async def everyone_rests(app: App) -> list[ChatRecord]:
     while True:
         lines = await app.store.list_chats(limit=200)
         chats = [(await app.store.read_chat(line.id)).chat for line in lines]
-        if all(chat.state in (State.IDLE, State.FAILED) for chat in chats):
+        made_meanwhile = len(await app.store.list_chats(limit=200)) > len(lines)
+        if not made_meanwhile and all(chat.state in (State.IDLE, State.FAILED) for chat in chats):
             return chats
         await asyncio.sleep(0.05)
 
