@@ -124,14 +124,14 @@ async def test_a_reader_whose_process_is_killed_goes_on_at_the_same_port_and_mis
 ) -> None:
     with several(store_url, tmp_path / "home") as running:
         await all_ready(running)
-        async with running.client() as client:
-            chat_id = await created(client, "storyteller", "Tell me.")
+        chat_id = ""
         seen: list[Seen] = []
         killed = False
         while not (seen and seen[-1].event == "end"):
             after = next((event.id for event in reversed(seen) if event.id), None)
             async with running.client() as client:
                 server_pid = (await client.get("/health")).json()["process"]["pid"]  # of this connection
+                chat_id = chat_id or await created(client, "storyteller", "Tell me.")  # told while it is read
                 try:
                     async with reading(client, chat_id, after) as events:
                         async for event in events:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,12 @@ def server(
             assert line, f"the server ended: {said}"
             said.append(line.strip())
         listening = ServerProcess(process, home, said[-1].rpartition(" ")[2], said)
-        ear = threading.Thread(target=lambda: said.extend(line.strip() for line in words), daemon=True)
+
+        def hear() -> None:
+            with suppress(ValueError):  # closed, behind a test that failed
+                said.extend(line.strip() for line in words)
+
+        ear = threading.Thread(target=hear, daemon=True)
         ear.start()
         try:
             yield listening
