@@ -21,6 +21,7 @@ from holdfast.system.landlock import landlock_abi
 from holdfast.tools.context import enter
 from holdfast.worker.guard import Guard
 from tests.support.turns import rested, said
+from tests.support.waiting import until
 
 
 @tool(isolation="process", sandbox=Sandbox())
@@ -42,9 +43,13 @@ def look(path: str, note: str = "") -> dict[str, object]:
 async def run_until_killed(root: str, mark: str) -> None:
     guard = Guard()
     guard.start()
+    await until(lambda: guard.alive)  # as that of a worker is, long before its first tool
     enter(ToolContext(children=guard))
     shell = shell_tool(root=root, sandbox=Sandbox())
-    await shell(command=f"setsid env -i sleep {mark}")
+    work = asyncio.ensure_future(shell(command=f"setsid env -i sleep {mark}"))
+    await until(lambda: guard.group_count)
+    print("the guard knows", flush=True)  # noqa: T201
+    await work
 
 
 async def without(root: str) -> None:

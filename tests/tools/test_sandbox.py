@@ -300,6 +300,7 @@ async def test_nothing_is_left_not_even_what_cleared_its_environment(
 async def test_all_of_it_ends_with_a_worker_that_is_killed(root: Path) -> None:
     mark = f"98763.{os.getpid()}"
     with Program("tests.tools.confined", str(root), mark) as program:
+        assert await asyncio.to_thread(program.hear) == "the guard knows"
         await until(lambda: bool(sleepers(mark)))
         program.process.kill()
         await until(lambda: not sleepers(mark))
