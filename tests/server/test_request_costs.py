@@ -21,10 +21,11 @@ from holdfast.server.http import http_app
 from holdfast.store.records import StoreOptions
 from holdfast.testing import ScriptedModel
 from tests.support.asked import asking
+from tests.support.services import end_services
 
 TOKEN = "a-token-of-the-admin"
 TURNS = 20
-SOME = TURNS // 2  # sweeps and other services: none of them goes by turns
+SOME = TURNS // 2  # what came between a ring and a look: none of it goes by turns
 SLOW_CLOCKS = StoreOptions(lease_ttl_ms=3_600_000, poll_interval_s=600.0)
 
 
@@ -36,9 +37,10 @@ async def served(url: str, home: Path) -> AsyncIterator[tuple[App, FastAPI, http
     headers = {"Authorization": f"Bearer {TOKEN}"}
     transport = httpx.ASGITransport(app=api)
     async with (
-        app.worker(grace_s=0.0),
+        app.worker(grace_s=0.0) as worker,
         httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers, timeout=60) as client,
     ):
+        await end_services(worker, but=("Worker._claim_forever",))
         yield app, api, client
 
 

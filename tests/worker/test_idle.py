@@ -21,6 +21,7 @@ from holdfast.worker import chronicler, deliverer, lease_observer, pruner, stray
 from holdfast.worker.sweeper import Sweeper
 from holdfast.worker.worker import Worker
 from tests.support.asked import asking
+from tests.support.services import end_services
 from tests.support.waiting import until
 
 BEATS = 6  # of the watchdog, two a second
@@ -153,9 +154,7 @@ async def test_a_worker_with_nothing_to_do_asks_the_database_as_often_as_the_tab
         await prepare(app)
         await until(lambda: not worker.running_chats)
         names = [task.get_coro().__qualname__ for task in worker._services]  # type: ignore[union-attr]
-        for service in worker._services:
-            service.cancel()  # the test does their rounds
-        await asyncio.wait(worker._services)
+        await end_services(worker)  # the test does their rounds
         assert sorted(names) == sorted(SERVICES), "a service that the table does not know"
         assert bool(worker.draws.granted) == (house == "money that was spent")
         await app.store.budgets.fold(after_ms=-1)
@@ -172,9 +171,7 @@ async def test_an_agent_that_remembers_has_a_worker_ask_twice_a_minute_more(stor
     """What is owed, and what is ahead: one of them says as well whether older code indexed something."""
     remembers = Agent("a", ScriptedModel(after="echo"), memory=Memory())
     async with App(store_url, [remembers]) as app, app.worker() as worker:
-        for service in worker._services:
-            service.cancel()
-        await asyncio.wait(worker._services)
+        await end_services(worker)
         with asking(app.store) as asked:
             pauses = {await worker.chronicler.run_once() for _ in range(ROUNDS)}
         assert (asked.count, pauses) == (ROUNDS * 2, {chronicler.LOOK_S})

@@ -14,18 +14,20 @@ from holdfast.store.contract import Store
 from holdfast.store.records import StoreOptions
 from holdfast.testing import ScriptedModel
 from tests.support.asked import asking
+from tests.support.services import end_services
 
 TURNS = 20
 # What goes by the clock is hardly seen: renewals of the lease, looks of who waits, and of the worker for work.
 SLOW_CLOCKS = StoreOptions(lease_ttl_ms=3_600_000, poll_interval_s=600.0)
 POLL_S = 600.0
-SOME = TURNS // 2  # sweeps and other services: none of them goes by turns
+SOME = TURNS // 2  # what came between a ring and a look: none of it goes by turns
 
 
 @asynccontextmanager
 async def an_app(url: str, limits: AgentLimits | None = None) -> AsyncIterator[App]:
     agent = Agent("a", ScriptedModel(after="echo"), limits=limits or AgentLimits())
-    async with App(url, [agent], options=SLOW_CLOCKS, poll_s=POLL_S) as app, app.worker(grace_s=0.0):
+    async with App(url, [agent], options=SLOW_CLOCKS, poll_s=POLL_S) as app, app.worker(grace_s=0.0) as worker:
+        await end_services(worker, but=("Worker._claim_forever",))
         for _ in range(3):
             await (await app.create("a", "Go on.")).turn()
         yield app
