@@ -55,6 +55,8 @@ def test_instants_are_shown_without_anything_being_saved_and_what_is_wrong_is_sa
         refused = quick("schedules", "next", *wrong)
         assert refused.code != 0
         assert words in refused.err
+    zoned = quick("schedules", "next", "report", "--zone", "Europe/Berlin")
+    assert (zoned.code, "a saved schedule has its own" in zoned.err) == (2, True)
     for timing in (("--cron", "0 0 * * *"), ("--every", "5"), ("--at", "2126-01-01T09:00")):
         both = quick("schedules", "next", "report", *timing)
         assert (both.code, "name a schedule, or give one of --cron" in both.err) == (2, True)

@@ -58,6 +58,9 @@ async def test_usage_is_told_to_those_who_may_see_it(house: House) -> None:
         assert (await ada.get("/api/usage", params={"since": "2026-11-18"})).json()["usage"] == []
         assert (await ada.get("/api/usage", params={"by": "shoes"})).status_code == 422
         assert (await ada.get("/api/usage", params={"since": "now"})).status_code == 422
+        for name in ("since", "until"):
+            never = await ada.get("/api/usage", params={name: "2026-02-30"})
+            assert (never.status_code, never.json()["field"]) == (400, name)
     assert ADMIN
 
 

@@ -14,7 +14,8 @@ Limit = A[int, typer.Option("--limit", "-n", help="At most so many.", min=1, max
 CronOption = A[str | None, typer.Option("--cron", help="Five fields, such as '0 9 * * 1-5'.", metavar="CRON")]
 EveryOption = A[float | None, typer.Option("--every", help="Or every so many seconds.", metavar="S")]
 AtOption = A[str | None, typer.Option("--at", help="Or once, at 2026-03-29T09:00.", metavar="INSTANT")]
-ZoneOption = A[str, typer.Option("--zone", help="The time zone, such as Europe/Berlin.", metavar="ZONE")]
+ZONE_HELP = "The time zone, such as Europe/Berlin."
+ZoneOption = A[str, typer.Option("--zone", help=ZONE_HELP, metavar="ZONE")]
 OverlapOption = A[
     str | None,
     typer.Option(
@@ -108,7 +109,7 @@ def next_instants(
     cron: CronOption = None,
     every: EveryOption = None,
     at: AtOption = None,
-    zone: ZoneOption = "UTC",
+    zone: A[str | None, typer.Option("--zone", help=f"{ZONE_HELP} UTC without it.", metavar="ZONE")] = None,
     count: A[int, typer.Option("--count", "-n", help="So many.", min=1, max=1000)] = 10,
     json: Json = False,
     app: AppName = None,

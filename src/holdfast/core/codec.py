@@ -127,7 +127,7 @@ def check_text(field: str, text: str, *, bytes_max: int) -> None:
             field, f"is not valid Unicode at position {error.start} (a lone surrogate); decode the input properly"
         ) from error
     if size > bytes_max:
-        raise InvalidInput(field, f"is {size:,} bytes, the limit is {bytes_max:,}; send it as a file reference")
+        raise InvalidInput(field, f"is {size:,} bytes, the limit is {bytes_max:,}: make it shorter")
 
 
 def storable(text: str) -> str:

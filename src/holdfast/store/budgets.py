@@ -36,7 +36,7 @@ from holdfast.core.records import Frozen, Purse
 from holdfast.errors import NotFound
 from holdfast.faults import reach
 from holdfast.owner_limits import OwnerLimits
-from holdfast.store.checks import page_size
+from holdfast.store.checks import check_days, page_size
 from holdfast.store.rows import SPENDING_COLUMNS, Row
 from holdfast.store.statements import StatementRunner
 
@@ -581,6 +581,7 @@ class BudgetLedgers:
         """Who spent what, folded or not: a page of it, at one moment. `since` and `until` are days, both included;
         `after` is the last one of the page before.
         """
+        check_days(since=since, until=until)
         names = tuple(dict.fromkeys(by)) or GROUPINGS[-1:]
         values = {"owner": owner, "since": since, "until": until, "limit": min(limit, USAGE_ROWS_MAX)}
         if after is not None:

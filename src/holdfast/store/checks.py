@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from datetime import date
 from typing import Any, get_args
 
 import msgspec
@@ -46,6 +47,20 @@ def check_fork(new_id: str, owner: str | None, key: Key | None) -> None:
         raise InvalidInput("id", "is empty")
     check_text("owner", owner or "", bytes_max=512)
     check_key(key)
+
+
+def check_days(**days: str | None) -> None:
+    for name, day in days.items():
+        if day is not None and not is_day(day):
+            raise InvalidInput(name, f"{day!r} is no day: write it as 2026-11-17")
+
+
+def is_day(text: str) -> bool:
+    """In the one form that is compared; `date` takes others as well."""
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
 
 
 def check_command(command: Command, limits: Limits) -> None:

@@ -3,7 +3,6 @@
 import getpass
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import date
 
 import msgspec
 
@@ -15,6 +14,7 @@ from holdfast.cli.words import ago, line
 from holdfast.core.instants import iso
 from holdfast.owner_limits import OwnerLimits
 from holdfast.store.budgets import GROUPINGS, Grouping, OwnerBudget, UsageTotal
+from holdfast.store.checks import is_day
 
 PAGE = 500
 
@@ -74,7 +74,7 @@ async def usage(
 ) -> None:
     names = _groupings(by)
     for given in (day, since):
-        if given is not None and not _is_day(given):
+        if given is not None and not is_day(given):
             raise UsageError(f"{given!r} is no day: write it as 2026-11-17")
     async with opened(app_with_data(where)) as app:
         found: list[UsageTotal] = []
@@ -86,14 +86,6 @@ async def usage(
         write_line(msgspec.json.encode(found))
         return
     print_listing((*names, "calls", "tokens", "cost"), [_usage_row(names, total) for total in found])
-
-
-def _is_day(text: str) -> bool:
-    """In the one form that the store compares; `date` takes others as well."""
-    try:
-        return date.fromisoformat(text).isoformat() == text
-    except ValueError:
-        return False
 
 
 def _groupings(by: Sequence[str]) -> tuple[Grouping, ...]:

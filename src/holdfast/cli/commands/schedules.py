@@ -28,7 +28,7 @@ class When(NamedTuple):
     cron: str | None
     every_s: float | None
     at: str | None
-    zone: str
+    zone: str | None
 
 
 class Wish(NamedTuple):
@@ -62,8 +62,9 @@ class Wish(NamedTuple):
 
 
 def _timing(when: When) -> dict[str, Any]:
-    at = None if when.at is None else moment(parsed_instant("at", when.at, when.zone))
-    return {"cron": when.cron, "every_s": when.every_s, "at": at, "zone": when.zone}
+    zone = when.zone or "UTC"
+    at = None if when.at is None else moment(parsed_instant("at", when.at, zone))
+    return {"cron": when.cron, "every_s": when.every_s, "at": at, "zone": zone}
 
 
 def _policy(text: str | None) -> Overlap | None:
@@ -164,12 +165,14 @@ async def next_instants(where: Where, named: str | None, when: When, count: int,
     if named is not None:
         if (when.cron, when.every_s, when.at) != (None, None, None):
             raise UsageError("name a schedule, or give one of --cron, --every and --at, not both")
+        if when.zone is not None:
+            raise UsageError("--zone goes with --cron, --every and --at: a saved schedule has its own")
         async with opened(app_with_data(where)) as app:
             found = await _find(app, named)
             coming, zone = app.schedules.next(found, count), found.timing.zone
     else:
         draft = Schedule(name="draft", agent="draft", message="draft", **_timing(when))
-        coming, zone = App().schedules.preview(draft, count), when.zone
+        coming, zone = App().schedules.preview(draft, count), draft.zone
         if when.at is not None and not coming:
             raise InvalidInput("at", "is in the past: give an instant that is still to come")
     if json:
