@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from contextlib import AsyncExitStack, aclosing
 from typing import Any
 
 import pytest
@@ -150,17 +151,20 @@ async def test_results_that_come_out_of_order_are_known_without_reading(store_ur
     both = [Call(name="slow"), Call(name="fast")]
     model = ScriptedModel([Call(name="look")], both, [Call(name="look")], "Done.")
     app = App(store_url, [Agent("a", model, tools=[counted.tool(), slow, fast])])
-    async with app, app.worker():
+    async with app:
         counted.watch(app.store)
         chat = await app.create("a", "go")
-        async for update in chat.stream():
-            if isinstance(update, CallDone) and update.call.name == "fast":
-                first_may_end.set()
-                break
-        await asyncio.wait_for(counted.reached.wait(), WAIT_S)
-        counted.let_go.set()
-        assert await chat.wait(WAIT_S) is State.IDLE
-        history = await chat.messages()
+        async with aclosing(chat.stream()) as updates, AsyncExitStack() as work:
+            await anext(updates)  # the reader has read what it begins with before anything is counted
+            await work.enter_async_context(app.worker())
+            async for update in updates:
+                if isinstance(update, CallDone) and update.call.name == "fast":
+                    first_may_end.set()
+                    break
+            await asyncio.wait_for(counted.reached.wait(), WAIT_S)
+            counted.let_go.set()
+            assert await chat.wait(WAIT_S) is State.IDLE
+            history = await chat.messages()
     assert counted.counts == {"commit": 5}
     assert model.requests[-1].messages == history[:-1]
 

@@ -37,7 +37,7 @@ async def test_while_nothing_happens_a_worker_is_woken_by_its_polls_and_sweeps_a
         assert worker.watchdog is not None
         chat = await app.create("a", "hello")
         await chat.text()  # everything has been at work once
-        await until(lambda: not worker.running_chats)
+        await until(lambda: not worker.running_chats and worker.pruner._receipts_left_s != 0)
         beats, quiet = count(1), asyncio.Event()
         beat, call_at = worker.watchdog._beat, loop.call_at
         set_for: list[float] = []
