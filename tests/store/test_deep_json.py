@@ -73,6 +73,7 @@ def put_deep(store_url: str, chat_id: str) -> None:
     if store_url.startswith("sqlite:"):
         depth, mark = 1200, "?"
         connection: Any = apsw.Connection(store_url.removeprefix("sqlite:///"))
+        connection.set_busy_timeout(10_000)
     else:
         depth, mark = 20_000, "%s"
         connection = psycopg.connect(store_url, autocommit=True)

@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
-import apsw
-import psycopg
 import pytest
 
 from holdfast.agent import Agent
@@ -80,13 +78,7 @@ async def test_a_persist_error_propagates_as_itself_when_the_lease_runs_out_and_
 
 def rewrite(url: str, old: str, new: str) -> None:
     """Change stored text behind holdfast's back."""
-    if url.startswith("sqlite"):
-        connection = apsw.Connection(url.removeprefix("sqlite:///"))
-        connection.execute("UPDATE journal SET body = replace(body, ?, ?)", (old, new))
-        connection.close()
-    else:
-        with psycopg.connect(url) as postgres:
-            postgres.execute("UPDATE journal SET body = replace(body, %s, %s)", (old, new))
+    sql(url, "UPDATE journal SET body = replace(body, ?, ?)", (old, new))
 
 
 async def test_a_history_of_newer_code_is_left_to_a_worker_that_knows_it(store_url: str) -> None:

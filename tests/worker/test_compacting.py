@@ -9,8 +9,6 @@ from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any
 
-import apsw
-import psycopg
 import pytest
 from msgspec.structs import replace
 
@@ -30,6 +28,7 @@ from holdfast.models.scripted import Call, Count, Fail, Finish, Hold, Response, 
 from holdfast.store.records import StoreOptions
 from holdfast.tools.base import tool
 from holdfast.worker.worker import Worker
+from tests.support.behind import sql
 from tests.support.counting import CountingModel, tokens_in
 from tests.support.fixtures import FailingStore
 from tests.support.programs import Program
@@ -428,21 +427,13 @@ LEFT = "compactions may not be written"
 
 def let_no_compaction_be_stored(url: str) -> None:
     """The database itself refuses them, and nothing else."""
+    trigger = "CREATE TRIGGER no_compactions BEFORE INSERT ON compactions"
     if url.startswith("sqlite"):
-        with apsw.Connection(url.removeprefix("sqlite:///")) as connection:
-            connection.execute(
-                f"CREATE TRIGGER no_compactions BEFORE INSERT ON compactions BEGIN SELECT RAISE(ABORT, '{LEFT}'); END"
-            )
+        sql(url, f"{trigger} BEGIN SELECT RAISE(ABORT, '{LEFT}'); END")
     else:
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(
-                "CREATE FUNCTION no_compactions() RETURNS trigger LANGUAGE plpgsql AS "
-                f"$$ BEGIN RAISE EXCEPTION '{LEFT}'; END $$"
-            )
-            connection.execute(
-                "CREATE TRIGGER no_compactions BEFORE INSERT ON compactions "
-                "FOR EACH ROW EXECUTE FUNCTION no_compactions()"
-            )
+        body = f"$$ BEGIN RAISE EXCEPTION '{LEFT}'; END $$"
+        sql(url, f"CREATE FUNCTION no_compactions() RETURNS trigger LANGUAGE plpgsql AS {body}")
+        sql(url, f"{trigger} FOR EACH ROW EXECUTE FUNCTION no_compactions()")
 
 
 BAD: dict[str, tuple[Response, str]] = {

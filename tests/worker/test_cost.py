@@ -154,7 +154,7 @@ async def test_results_that_come_out_of_order_are_known_without_reading(store_ur
     async with app:
         counted.watch(app.store)
         chat = await app.create("a", "go")
-        async with aclosing(chat.stream()) as updates, AsyncExitStack() as work:
+        async with aclosing(chat.stream()) as updates, AsyncExitStack() as work:  # type: ignore[type-var]
             await anext(updates)  # the reader has read what it begins with before anything is counted
             await work.enter_async_context(app.worker())
             async for update in updates:
