@@ -65,7 +65,8 @@ async def test_its_environment_holds_no_secret_and_no_relative_path(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a process takes")
 async def test_what_a_group_takes_is_told_with_what_its_processes_share(guard: Guard) -> None:
-    shared = "m = mmap.mmap(-1, 96 << 20); os.fork(); m.write(b'x' * (96 << 20)); signal.pause()"
+    # Piece by piece: what is written must not be as large in each of the two.
+    shared = "m = mmap.mmap(-1, 96 << 20); os.fork(); [m.write(b'x' * (1 << 20)) for _ in range(96)]; signal.pause()"
     child = processes.start(spec([sys.executable, "-c", f"import mmap, os, signal; {shared}"]), children=guard)
 
     async def takes_it() -> bool:
