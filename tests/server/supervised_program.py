@@ -15,6 +15,7 @@ from pathlib import Path
 from holdfast.cli.supervisor.supervisor import CLOSING_S, START_S, Supervisor
 from holdfast.errors import ConfigError
 from holdfast.server.serve import serve
+from holdfast.system import siblings
 from holdfast.system.supervised import VARIABLE, Handed, supervised
 from holdfast.worker.process import say_on_stderr
 from tests.server.program import make_app
@@ -83,7 +84,9 @@ def run_supervised(
     processes: int = 2,
     start_s: float = START_S,
     closing_s: float = CLOSING_S,
+    yield_s: float = siblings.YIELD_S,
 ) -> None:
+    siblings.YIELD_S, siblings.FRESH_S = yield_s, max(siblings.FRESH_S, yield_s)
     start = partial(start_server, url, home, port, worker)
     sys.exit(Supervisor(processes, start, start_s=start_s, closing_s=closing_s).run())
 

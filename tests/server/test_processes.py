@@ -16,6 +16,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from holdfast.cli.supervisor.supervisor import START_S
+from holdfast.system.siblings import YIELD_S
 from tests.server.supervised_program import run_supervised
 from tests.support.servers import Seen, ServerProcess, all_seen, created, ended, reading, server
 from tests.support.waiting import eventually, until
@@ -25,9 +26,9 @@ Facts = dict[str, Any]
 
 @contextmanager
 def several(
-    store_url: str, home: Path, processes: int = 2, start_s: float = START_S, **options: Any
+    store_url: str, home: Path, processes: int = 2, start_s: float = START_S, yield_s: float = YIELD_S, **options: Any
 ) -> Iterator[ServerProcess]:
-    begin = partial(run_supervised, processes=processes, start_s=start_s)
+    begin = partial(run_supervised, processes=processes, start_s=start_s, yield_s=yield_s)
     with server(store_url, home, begin=begin, **options) as running:
         yield running
 
@@ -165,7 +166,8 @@ async def _has_ready(running: ServerProcess, count: int) -> bool:
 
 
 async def test_chats_that_come_to_one_process_are_shared_out_between_all(store_url: str, tmp_path: Path) -> None:
-    with several(store_url, tmp_path / "home", processes=3) as running:
+    """On a machine of any speed: each leaves a chat to another for as long as that one takes to come to it."""
+    with several(store_url, tmp_path / "home", processes=3, yield_s=60.0) as running:
         await all_ready(running)
         async with running.client() as client:  # one connection, and so one process that hears of them first
             chats = [await created(client, "thinker", "Think.") for _ in range(12)]
