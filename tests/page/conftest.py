@@ -63,6 +63,12 @@ async def page(live: ServerProcess, context: BrowserContext) -> Page:
     return page
 
 
+async def settled(page: Page) -> None:
+    """The turn is over and the head of the chat is filled: what one clicks on below it no longer moves."""
+    await expect(page.get_by_role("link", name="Timeline")).to_be_visible()
+    await expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+
+
 async def begin_chat(page: Page, agent: str, words: str) -> str:
     """As a person does: the agent, the words, Enter. The chat's id."""
     if not page.url.endswith("#/new"):

@@ -5,7 +5,7 @@ import re
 
 from playwright.async_api import Page, Route, expect
 
-from tests.page.conftest import ONE_BROWSER, Watched, begin_chat
+from tests.page.conftest import ONE_BROWSER, Watched, begin_chat, settled
 from tests.page.program import STORY
 from tests.support.servers import ServerProcess
 
@@ -67,6 +67,7 @@ async def test_messages_queue_behind_a_turn_and_are_edited_promoted_and_removed(
 async def test_a_message_is_edited_and_the_chat_goes_on_from_there(page: Page) -> None:
     await begin_chat(page, "echo", "one")
     await expect(page.get_by_role("article", name="Answer")).to_contain_text("You said: one")
+    await settled(page)
     await page.get_by_role("article", name="You").get_by_role("button", name="Edit").click()
     await page.get_by_role("textbox", name="The message").fill("two")
     await page.get_by_role("button", name="Replace").click()
@@ -82,6 +83,7 @@ async def test_a_chat_is_forked_at_a_message_and_found_by_its_words(page: Page) 
     await page.get_by_label("Your message").fill("and weed")
     await page.keyboard.press("Enter")
     await expect(answers.last).to_contain_text("You said: and weed")
+    await settled(page)
     await answers.first.get_by_role("button", name="Fork").click()
     await page.wait_for_url(lambda url: "/chats/" in url and first not in url)
     await expect(answers).to_have_count(1)
